@@ -1,0 +1,1 @@
+"""Detectors: pure functions of closed steps with their own small state, one file a kind of finding."""

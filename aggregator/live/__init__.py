@@ -1,0 +1,1 @@
+"""Sockets and threads around the pipeline."""

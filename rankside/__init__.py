@@ -1,0 +1,1 @@
+"""The side of crossrank that lives inside a training process."""

@@ -1,0 +1,1 @@
+"""What knows MindSpore and mindformers: the only folder that imports them."""
