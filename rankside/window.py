@@ -76,3 +76,10 @@ def combine(older: Float64Array, newer: Float64Array) -> Float64Array:
     reported = newer[Column.COUNT] + newer[Column.NONFINITE] > 0
     result[Column.LAST] = np.where(reported, newer[Column.LAST], older[Column.LAST])
     return result
+
+
+def absent(shape: tuple[int, ...]) -> Float64Array:
+    """Return the statistics of windows without any value: shape (7, *shape), float64."""
+    columns = np.full((N_COLUMNS, *shape), np.nan)
+    columns[Column.COUNT] = columns[Column.NONFINITE] = 0.0
+    return columns

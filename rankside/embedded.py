@@ -1,0 +1,151 @@
+"""Finds the run, and starts the aggregator from rank 0 where no launcher has done it: the embedded default.
+
+The ranks of one job share the address of msrun's scheduler. Rank 0 makes the run folder, starts the aggregator
+as a process of its own, and publishes where both are in a file under that address, in a folder that only its
+owner can enter. The other ranks wait for that file. It names rank 0's process, so that a file which an earlier
+job left behind is not believed.
+
+The aggregator holds one end of a pipe to rank 0: when rank 0 is gone, however it went, the aggregator finishes
+as soon as the other ranks have left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rankside.errors import TransportError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rankside.config import RankConfig
+
+_START_SECONDS = 60.0
+_RENDEZVOUS_SECONDS = 120.0
+_POLL_SECONDS = 0.1
+
+
+class Location(NamedTuple):
+    """Where this rank's run is. endpoint: None where values are recorded to files only."""
+
+    run_dir: Path
+    endpoint: str | None
+    aggregator: Aggregator | None = None
+
+
+class Aggregator(NamedTuple):
+    """The aggregator process that this rank started. lifeline: the pipe whose closing tells it to finish."""
+
+    process: subprocess.Popen[bytes]
+    lifeline: int
+
+
+def locate(config: RankConfig, *, give_up: Callable[[], bool]) -> Location:
+    """Return where the run is, starting the aggregator where it is this rank's turn to.
+
+    Blocks until it is known; `give_up` is asked now and then whether to stop waiting. Raises
+    `TransportError` when the aggregator does not start or rank 0 does not say where it is.
+    """
+    if config.run_dir is not None:
+        return Location(config.run_dir, config.endpoint)
+    if config.rank == 0:
+        location = _start(config)
+        if config.scheduler:
+            _publish(config.scheduler, location)
+        return location
+    return _wait_for_rank_0(config, give_up)
+
+
+def unjoined_folder(config: RankConfig) -> Path:
+    """Return the run folder for ranks that could not learn where their run is; the same on all of them."""
+    name = config.scheduler.replace(":", "_") or "single"
+    return config.logdir / f"unjoined-{name}"
+
+
+def make_run_name(logdir: Path, *, now: float) -> str:
+    """Return a name for a run that starts now, one that `logdir` does not hold yet."""
+    name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    candidates = (name if n == 1 else f"{name}-{n}" for n in range(1, 1_000_000))
+    return next(candidate for candidate in candidates if not (logdir / candidate).exists())
+
+
+def _start(config: RankConfig) -> Location:
+    run_dir = (config.logdir / make_run_name(config.logdir, now=time.time())).absolute()
+    run_dir.mkdir(parents=True)
+    endpoint = f"ipc://{tempfile.mkdtemp(prefix='crossrank-')}/aggregator"
+    ready_read, ready_write = os.pipe()
+    lifeline_read, lifeline_write = os.pipe()
+    options = ["--run-dir", str(run_dir), "--bind", endpoint, "--world-size", str(config.world_size)]
+    pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
+    with (run_dir / "aggregator.log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "launch.cli", "serve", *options, *pipes],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(ready_write, lifeline_read),
+            start_new_session=True,
+        )
+    os.close(ready_write)
+    os.close(lifeline_read)
+    try:
+        ready, _, _ = select.select([ready_read], [], [], _START_SECONDS)
+        if not ready or not os.read(ready_read, 4096):
+            os.close(lifeline_write)
+            raise TransportError(f"the aggregator did not start; {run_dir / 'aggregator.log'} says why")
+    finally:
+        os.close(ready_read)
+    return Location(run_dir, endpoint, Aggregator(process, lifeline_write))
+
+
+def _publish(scheduler: str, location: Location) -> None:
+    path = _rendezvous_path(scheduler)
+    content = {
+        "run_dir": str(location.run_dir),
+        "endpoint": location.endpoint,
+        "pid": os.getpid(),
+        "started": _process_start(os.getpid()),
+    }
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(content))
+    part.replace(path)
+
+
+def _wait_for_rank_0(config: RankConfig, give_up: Callable[[], bool]) -> Location:
+    path = _rendezvous_path(config.scheduler)
+    deadline = time.monotonic() + _RENDEZVOUS_SECONDS
+    while time.monotonic() < deadline and not give_up():
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            content = json.loads(path.read_text())
+            if _process_start(int(content["pid"])) == content["started"]:
+                return Location(Path(content["run_dir"]), content["endpoint"])
+        time.sleep(_POLL_SECONDS)
+    raise TransportError(
+        "rank 0 did not say where the run is; start the job with `crossrank run -- msrun ...`, which also works "
+        "when rank 0 is on another machine or does not use RankMonitor"
+    )
+
+
+def _rendezvous_path(scheduler: str) -> Path:
+    folder = Path(tempfile.gettempdir()) / f"crossrank-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise TransportError(f"{folder} must be a folder of yours with mode 0700; remove it")
+    return folder / f"{scheduler.replace(':', '_').replace('/', '_')}.json"
+
+
+def _process_start(pid: int) -> str:
+    """Return what tells this process from a later one with the same number."""
+    # The fields after the command, which is in parentheses and may contain spaces; the 22nd is the start time.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

@@ -1,0 +1,19 @@
+"""The exceptions that crossrank raises on purpose; each message says what was found, where, and what to do."""
+
+from __future__ import annotations
+
+
+class CrossrankError(Exception):
+    """Root of everything that crossrank raises on purpose."""
+
+
+class ConfigError(CrossrankError, ValueError):
+    """An argument, option or environment variable has a value that cannot be used."""
+
+
+class WireError(CrossrankError):
+    """A message from the other side is not one of ours, or exceeds a limit."""
+
+
+class TransportError(CrossrankError):
+    """An endpoint cannot be bound or connected, or must not be used the way it was asked for."""

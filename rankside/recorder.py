@@ -1,0 +1,127 @@
+"""Takes the numbers of a step from a training loop, in microseconds, and leaves the rest to a background thread.
+
+    recorder = Recorder(RankConfig.from_environment())
+    recorder.start()
+    for step in range(1, 1001):
+        recorder.log(step, {"loss": train_one_step()})
+    recorder.finish()
+
+Never raises into training and never blocks it: a full queue drops the entry and counts it. In a process forked
+from the rank, such as a data loader's worker, every method does nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import Counter, deque
+from typing import TYPE_CHECKING
+
+from rankside.shipper import Description, Entry, Phase, RawEvent, Session, Shipper, Summaries, Values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rankside.config import RankConfig
+    from rankside.tags import Tag
+
+    Value = float | Callable[[], float]
+
+_LOGGER = logging.getLogger("crossrank")
+
+
+class Recorder:
+    """Records one rank's numbers.
+
+    counters: entries `dropped` from a full queue, `unsent` blocks that left the outbox unacknowledged,
+    `failed` operations.
+    """
+
+    def __init__(self, config: RankConfig) -> None:
+        self.counters: Counter[str] = Counter()
+        self._config = config
+        self._queue: deque[Entry] = deque()
+        self._shipper: Shipper | None = None
+        self._pid = os.getpid()
+
+    def start(self, *, initial_step: int = 0) -> None:
+        """Begin recording, or begin again after `initial_step`; files and connection are opened in the background."""
+        if not self._serves():
+            return
+        if self._shipper is None:
+            self._shipper = Shipper(self._config, self._queue, self.counters)
+            self._put(Session(initial_step))
+            self._shipper.start()
+        else:
+            self._put(Session(initial_step))
+
+    def log(
+        self,
+        step: int,
+        values: Mapping[str, Value],
+        *,
+        deferred: Sequence[Callable[[], Mapping[str, float]]] = (),
+    ) -> None:
+        """Record values of a step.
+
+        step: the training step, from 1. values: numbers by tag, or callables that return one. deferred:
+        callables that return further numbers by tag. Callables run on the background thread. Values of one
+        step may come in several calls; steps must ascend.
+        """
+        self._put(Values(step, values, deferred, time.time()))
+
+    def report(self, step: int, values: Mapping[str, Value]) -> None:
+        """Record values of a step as a report of their own, whatever the sampling; such as evaluation metrics."""
+        self._put(Values(step, values, (), time.time(), alone=True))
+
+    def record(self, step: int, make: Callable[[], Iterable[bytes]]) -> None:
+        """Write to the rank's event file the serialized Summary.Value messages that `make` returns."""
+        self._put(Summaries(step, make))
+
+    def record_event(self, make: Callable[[], bytes]) -> None:
+        """Write to the rank's event file the serialized Event that `make` returns."""
+        self._put(RawEvent(make))
+
+    def describe(self, *tags: Tag) -> None:
+        """Declare tags, before their first value."""
+        for tag in tags:
+            self._put(Description(tag))
+
+    def phase(self, name: str) -> None:
+        """Say what the rank is doing from now on, such as "fetching data"; it goes into the signs of life."""
+        if self._shipper is not None:
+            self._shipper.phase = Phase(name, time.monotonic())
+
+    def flush(self) -> None:
+        """Have the background thread write everything out soon; does not wait for it."""
+        if self._shipper is not None:
+            self._shipper.flush_wanted = True
+
+    def finish(self, *, failed: str | None = None, timeout_seconds: float = 5.0) -> None:
+        """Write and deliver what is left, say goodbye, and close; takes at most about `timeout_seconds`.
+
+        failed: what ended training, where it did not end as it should.
+        """
+        shipper = self._shipper
+        if shipper is None or not self._serves():
+            return
+        self._shipper = None
+        shipper.stop(reason=failed or "", timeout_seconds=timeout_seconds)
+
+    def _serves(self) -> bool:
+        return self._config.active and os.getpid() == self._pid
+
+    def _put(self, entry: Entry) -> None:
+        if not self._serves():
+            return
+        if len(self._queue) < self._config.queue_limit:
+            self._queue.append(entry)
+            return
+        self.counters["dropped"] += 1
+        if self.counters["dropped"] == 1:
+            _LOGGER.warning(
+                "rank %d: %d logged entries are waiting to be written; newer ones are dropped and counted",
+                self._config.rank,
+                len(self._queue),
+            )

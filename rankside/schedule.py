@@ -1,0 +1,41 @@
+"""Which steps end a reporting window; the same on all ranks, since it depends on the step alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from rankside.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Schedule:
+    """Reports every so many steps, with a length that may change from phase to phase.
+
+    every: a number of steps, or a map from the first step of a phase to the number of steps in it, such as
+    {0: 1, 1000: 10}: every step up to 999, then every tenth. Raises `ConfigError` for anything else.
+    """
+
+    def __init__(self, every: int | Mapping[int, int] = 1) -> None:
+        phases = {0: every} if isinstance(every, int) else dict(every)
+        for first, length in phases.items():
+            if type(first) is not int or type(length) is not int or first < 0 or length < 1:
+                raise ConfigError(
+                    f"every={every!r}: a positive number of steps is expected, or a map from first step to it, "
+                    "such as {0: 1, 1000: 10}"
+                )
+        if 0 not in phases:
+            raise ConfigError(f"every={every!r}: the map needs an entry for step 0, the first phase")
+        self._firsts = sorted(phases)
+        self._lengths = [phases[first] for first in self._firsts]
+
+    def ends_window(self, step: int, previous: int) -> bool:
+        """Whether a window ends at `step`, where `previous` is the step recorded before it.
+
+        Steps may jump, as with a dataset sink: a boundary between the two ends the window as well.
+        """
+        phase = bisect_right(self._firsts, step) - 1
+        length = self._lengths[phase]
+        return previous < self._firsts[phase] or step // length > previous // length

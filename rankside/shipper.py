@@ -1,0 +1,279 @@
+"""The one background thread of a rank: takes what was logged, writes the rank's event file, ships the reports.
+
+Ordering: entries are taken in the order they were logged. A value is in the file at most `flush_seconds` after
+it was logged, and at once when it is not finite. Nothing raises out of the thread: a failure is counted,
+reported once and shown in `counters`; the file goes on without the connection and the connection without the
+file. Between two entries the thread lets go of the interpreter, so that training never waits for a batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rankside import embedded, wire
+from rankside.errors import CrossrankError
+from rankside.eventfile import EventFileWriter
+from rankside.gather import Gatherer, Report
+from rankside.schedule import Schedule
+from rankside.uplink import Uplink
+from rankside.window import Column
+
+if TYPE_CHECKING:
+    from collections import Counter, deque
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from rankside.config import RankConfig
+    from rankside.tags import Tag
+
+_LOGGER = logging.getLogger("crossrank")
+_IDLE_SECONDS = 0.05  # how long the thread sleeps when there is nothing to do
+_COURTESY_SECONDS = 0.0001  # a real sleep, so that a training thread that waits for the interpreter gets it
+
+
+class Values(NamedTuple):
+    """Numbers of one step. alone: make a report of its own of them, whatever the schedule."""
+
+    step: int
+    values: Mapping[str, float | Callable[[], float]]
+    deferred: Sequence[Callable[[], Mapping[str, float]]]
+    wall_time: float
+    alone: bool = False
+
+
+class Summaries(NamedTuple):
+    """Serialized Summary.Value messages of one step, made on the background thread."""
+
+    step: int
+    make: Callable[[], Iterable[bytes]]
+
+
+class RawEvent(NamedTuple):
+    """A serialized Event, made on the background thread."""
+
+    make: Callable[[], bytes]
+
+
+class Session(NamedTuple):
+    """Training begins, or begins again, after this step."""
+
+    initial_step: int
+
+
+class Description(NamedTuple):
+    """What a tag means."""
+
+    tag: Tag
+
+
+Entry = Values | Summaries | RawEvent | Session | Description
+
+
+class Phase(NamedTuple):
+    """What the rank is doing, and since when by the monotonic clock."""
+
+    name: str
+    since: float
+
+
+class Shipper(threading.Thread):
+    """The background thread of one rank."""
+
+    def __init__(self, config: RankConfig, queue: deque[Entry], counters: Counter[str]) -> None:
+        super().__init__(name="crossrank-shipper", daemon=True)
+        self.phase = Phase("starting", time.monotonic())
+        self.flush_wanted = False
+        self._config = config
+        self._queue = queue
+        self._counters = counters
+        self._gatherer = Gatherer(Schedule(config.every))
+        self._writer: EventFileWriter | None = None
+        self._uplink: Uplink | None = None
+        self._aggregator: embedded.Aggregator | None = None
+        self._step = 0
+        self._next_flush = 0.0
+        self._stop = threading.Event()
+        self._deadline = 0.0
+        self._reason = ""
+        self._reported: set[str] = set()
+
+    def stop(self, *, reason: str, timeout_seconds: float) -> None:
+        """Finish everything logged so far, say goodbye, and end; waits at most about `timeout_seconds`."""
+        self._reason = reason
+        self._deadline = time.monotonic() + timeout_seconds
+        self._stop.set()
+        self.join(timeout_seconds + 1.0)
+
+    def run(self) -> None:
+        """Work until stopped."""
+        try:
+            self._open()
+            while not self._stop.is_set():
+                busy = self._drain()
+                self._pump(0.0 if busy else _IDLE_SECONDS)
+                self._flush_when_due()
+            self._drain()
+            self._deliver(self._gatherer.finish())
+            self._say_goodbye()
+        except Exception as error:  # noqa: BLE001 (the edge: nothing raises into training)
+            self._fail("background thread", error)
+        finally:
+            self._close()
+
+    def _open(self) -> None:
+        config = self._config
+        try:
+            location = embedded.locate(config, give_up=self._stop.is_set)
+        except (OSError, CrossrankError) as error:
+            self._fail("finding the run", error)
+            location = embedded.Location(embedded.unjoined_folder(config), None)
+        self._aggregator = location.aggregator
+        self._writer = EventFileWriter(location.run_dir / f"rank_{config.rank}", max_bytes=config.file_bytes)
+        if location.endpoint is not None:
+            hello = wire.Hello(
+                run=location.run_dir.name,
+                rank=config.rank,
+                incarnation=self._writer.incarnation,
+                world_size=config.world_size,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                coordinates=config.coordinates,
+            )
+            self._uplink = Uplink(
+                location.endpoint,
+                hello,
+                self._gatherer.tags,
+                buffer_bytes=config.buffer_bytes,
+                heartbeat_seconds=config.heartbeat_seconds,
+            )
+
+    def _drain(self) -> bool:
+        """Process what is queued; return whether there was anything."""
+        taken = 0
+        while self._queue:
+            self._take(self._queue.popleft())
+            taken += 1
+            if taken % 64 == 0:
+                self._pump(0.0)
+                self._flush_when_due()
+            time.sleep(_COURTESY_SECONDS)
+        if not taken:
+            self._deliver(self._gatherer.settle())
+        return taken > 0
+
+    def _take(self, entry: Entry) -> None:
+        try:
+            if isinstance(entry, Values):
+                values = self._resolve(entry)
+                if entry.alone:
+                    self._deliver([self._gatherer.single(entry.step, values, entry.wall_time)])
+                else:
+                    self._deliver(self._gatherer.add(entry.step, values, entry.wall_time))
+                self._step = max(self._step, entry.step)
+            elif isinstance(entry, Description):
+                self._gatherer.describe(entry.tag)
+            elif isinstance(entry, Session):
+                self._begin_session(entry.initial_step)
+            elif self._writer is not None:
+                if isinstance(entry, Summaries):
+                    self._writer.write_summary(entry.step, entry.make())
+                else:
+                    self._writer.write_event_bytes(entry.make())
+        except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
+            self._fail(type(entry).__name__.lower(), error)
+
+    def _resolve(self, entry: Values) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for name, value in entry.values.items():
+            try:
+                values[name] = float(value() if callable(value) else value)
+            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
+                self._fail(f"value of {name}", error)
+        for fetch in entry.deferred:
+            try:
+                values.update(fetch())
+            except Exception as error:  # noqa: BLE001
+                self._fail("deferred values", error)
+        return values
+
+    def _begin_session(self, initial_step: int) -> None:
+        self._deliver(self._gatherer.finish())
+        if self._writer is not None and self._writer.continues:
+            self._writer.write_session_start(initial_step + 1)
+
+    def _deliver(self, reports: list[Report]) -> None:
+        for report in reports:
+            if self._writer is not None:
+                tags = [self._gatherer.tags[i] for i in report.tag_ids]
+                self._writer.write_window(report.step, tags, report.columns, wall_time=report.wall_time)
+            if np.any(report.columns[Column.NONFINITE]):
+                self.flush_wanted = True
+            if self._uplink is not None:
+                self._uplink.put(report)
+
+    def _pump(self, wait_seconds: float) -> None:
+        if self._uplink is None:
+            time.sleep(wait_seconds)
+            return
+        now = time.monotonic()
+        phase = self.phase
+        self._uplink.pump(
+            now=now,
+            step=self._step,
+            phase=phase.name,
+            phase_seconds=max(0.0, now - phase.since),
+            wait_seconds=wait_seconds,
+        )
+        self._counters["unsent"] = self._uplink.dropped
+
+    def _flush_when_due(self) -> None:
+        now = time.monotonic()
+        if self._writer is None or not (self.flush_wanted or now >= self._next_flush):
+            return
+        self.flush_wanted = False
+        self._next_flush = now + self._config.flush_seconds
+        try:
+            self._writer.flush()
+        except OSError as error:
+            self._fail("writing the event file", error)
+
+    def _say_goodbye(self) -> None:
+        """Stay until everything has arrived, as long as the aggregator answers and time allows."""
+        self.flush_wanted = True
+        self._flush_when_due()
+        uplink = self._uplink
+        if uplink is None:
+            return
+        while not uplink.delivered and uplink.responsive and time.monotonic() < self._deadline:
+            uplink.beat(now=time.monotonic(), step=self._step, phase="leaving", phase_seconds=0.0)
+            self._pump(_IDLE_SECONDS)
+        uplink.say_goodbye(self._reason)
+
+    def _close(self) -> None:
+        for closing in (self._writer, self._uplink):
+            try:
+                if closing is not None:
+                    closing.close()
+            except OSError as error:
+                self._fail("closing", error)
+        if self._aggregator is not None:
+            os.close(self._aggregator.lifeline)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        """Count a failure, and say it once."""
+        self._counters["failed"] += 1
+        if what not in self._reported:
+            self._reported.add(what)
+            _LOGGER.warning(
+                "rank %d: %s failed and is not reported again: %s: %s",
+                self._config.rank,
+                what,
+                type(error).__name__,
+                error,
+            )

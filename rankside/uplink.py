@@ -1,0 +1,138 @@
+"""The rank's half of the protocol: says hello, sends blocks, learns what has arrived, sends again what has not.
+
+Not thread-safe; one thread owns it. It never blocks longer than it was asked to, and an aggregator that is
+slow, frozen or gone costs nothing but the bounded outbox.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankside import wire
+from rankside.errors import WireError
+from rankside.outbox import Outbox
+from rankside.transport import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rankside.gather import Report
+    from rankside.tags import Tag
+
+_LOGGER = logging.getLogger("crossrank")
+
+
+class Uplink:
+    """One rank's connection to the aggregator or a relay."""
+
+    def __init__(
+        self, endpoint: str, hello: wire.Hello, tags: Sequence[Tag], *, buffer_bytes: int, heartbeat_seconds: float
+    ) -> None:
+        self._link = Link(endpoint)
+        self._hello = hello
+        self._tags = tags
+        self._heartbeat_seconds = heartbeat_seconds
+        self._outbox = Outbox(limit_bytes=buffer_bytes)
+        self._tags_sent = 0
+        self._introduced = False
+        self._next_beat = 0.0
+        self._received = 0
+        self._unanswered = 0
+        self.refusal = ""
+
+    @property
+    def dropped(self) -> int:
+        """Blocks that left the bounded outbox without being acknowledged."""
+        return self._outbox.dropped
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the aggregator has said that everything arrived."""
+        return self._received >= self._outbox.next_sequence - 1
+
+    @property
+    def responsive(self) -> bool:
+        """Whether the aggregator answers, as far as this side can tell."""
+        return not self.refusal and self._unanswered < 20
+
+    def put(self, report: Report) -> None:
+        """Take a report for delivery."""
+        if self.refusal:
+            return
+        row = np.array([[self._hello.rank, self._hello.incarnation, self._outbox.next_sequence]], np.int64)
+        columns = report.columns[:, np.newaxis, :]
+        block = wire.Block(report.step, row, np.array([report.wall_time]), report.tag_ids, columns)
+        self._outbox.append(wire.encode(block))
+
+    def pump(self, *, now: float, step: int, phase: str, phase_seconds: float, wait_seconds: float) -> None:
+        """Send what is due and read what has come, waiting up to `wait_seconds` for something to read.
+
+        now: seconds of a monotonic clock. step, phase, phase_seconds: what the rank is doing, for the heartbeat.
+        """
+        if not self.refusal:
+            self._send_due()
+            if now >= self._next_beat:
+                self.beat(now=now, step=step, phase=phase, phase_seconds=phase_seconds)
+        for payload in self._link.receive(wait_seconds=wait_seconds):
+            self._take(payload)
+
+    def beat(self, *, now: float, step: int, phase: str, phase_seconds: float) -> None:
+        """Send a sign of life, which the aggregator answers with what it has."""
+        rank, incarnation = self._hello.rank, self._hello.incarnation
+        outbox = self._outbox
+        beat = wire.Beat(rank, incarnation, outbox.oldest, outbox.sent, step, phase, phase_seconds)
+        if self._introduced and self._link.send(wire.encode(wire.Heartbeat((beat,)))):
+            self._unanswered += 1
+        self._next_beat = now + self._heartbeat_seconds
+
+    def say_goodbye(self, reason: str) -> None:
+        """Tell the aggregator that this rank leaves."""
+        goodbye = wire.Goodbye(self._hello.rank, self._hello.incarnation, self._outbox.next_sequence - 1, reason)
+        self._link.send(wire.encode(goodbye))
+
+    def close(self) -> None:
+        """Close the connection, giving what is queued a moment to leave."""
+        self._link.close(linger_seconds=0.5 if self.responsive else 0.0)
+
+    def _send_due(self) -> None:
+        if not self._introduced:
+            self._introduced = self._link.send(wire.encode(self._hello))
+        while self._introduced:
+            if self._tags_sent < len(self._tags):
+                news = wire.Tags(self._tags_sent, tuple(self._tags[self._tags_sent :]))
+                if not self._link.send(wire.encode(news)):
+                    return
+                self._tags_sent = len(self._tags)
+            payload = self._outbox.peek()
+            if payload is None or not self._link.send(payload):
+                return
+            self._outbox.advance()
+
+    def _take(self, payload: bytes) -> None:
+        try:
+            message = wire.decode(payload)
+        except WireError as error:
+            _LOGGER.warning("rank %d: the aggregator sent nonsense, ignored: %s", self._hello.rank, error)
+            return
+        self._unanswered = 0
+        if isinstance(message, wire.Pulse):
+            for rank, incarnation, asked, received, stored in message.rows.tolist():
+                if (rank, incarnation) == (self._hello.rank, self._hello.incarnation):
+                    self._received = received
+                    self._outbox.acknowledge(stored)
+                    if received < asked:
+                        self._outbox.resend_after(received)
+        elif isinstance(message, wire.Unknown):
+            self._introduced = False
+            self._tags_sent = 0
+            self._outbox.resend_after(0)
+        elif isinstance(message, wire.Refused):
+            self.refusal = message.reason
+            _LOGGER.warning(
+                "rank %d: the aggregator refused this rank (%s); it goes on recording to its own files",
+                self._hello.rank,
+                message.reason,
+            )

@@ -1,0 +1,360 @@
+"""The messages between ranks, relays and the aggregator, and their codec.
+
+Both ends live here. A message is one msgpack array whose first element is its kind; arrays of numbers travel
+as little-endian binary columns inside it, so that neither side loops over values:
+
+    HELLO      0  [0, version, run, rank, incarnation, world_size, host, pid, {coordinate: index}]
+    TAGS       1  [1, index of the first, [[name, kind, unit, description], ...]]
+    BLOCK      2  [2, step, rows: int64 (rows, 3), wall_times: float64 (rows,), tag_ids: uint32 (tags,),
+                   columns: float64 (7, rows, tags)]
+    HEARTBEAT  3  [3, [[rank, incarnation, oldest sequence kept, last sent, step, phase, seconds in phase], ...]]
+    GOODBYE    4  [4, rank, incarnation, sequence sent, reason]
+    PULSE      5  [5, rows: int64 (rows, 5)]                                        (downward)
+    UNKNOWN    6  [6]                                                               (downward)
+    REFUSED    7  [7, reason]                                                       (downward)
+
+A connection opens with HELLO (a relay sends one for each of its ranks) and TAGS. TAGS is sent again when the
+tag table grows, always before the first block that needs it. Blocks are numbered per rank and incarnation
+from 1 without a gap. A peer whose connection the aggregator does not know is told UNKNOWN and begins again
+with HELLO, TAGS and every block that was not acknowledged.
+
+`decode` trusts nothing: it bounds sizes and depth and checks types and shapes, and raises `WireError` only.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+import msgpack
+import numpy as np
+
+from rankside.errors import WireError
+from rankside.tags import Tag, TagKind
+from rankside.window import N_COLUMNS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    Float64Array = npt.NDArray[np.float64]
+    Int64Array = npt.NDArray[np.int64]
+
+VERSION = 1
+
+MESSAGE_LIMIT_BYTES = 64 << 20
+RANK_LIMIT = 1 << 20
+TAG_LIMIT = 1 << 16
+ROW_LIMIT = 1 << 16
+NAME_LIMIT_BYTES = 512
+TEXT_LIMIT_BYTES = 4096
+STEP_LIMIT = 1 << 53
+
+
+class Hello(NamedTuple):
+    """A rank enters, or a relay says that one has.
+
+    run: the run's name, so that a rank of another job is refused. incarnation: which start of this rank it is,
+    growing from one to the next. coordinates: its place in the parallel layout, such as {"dp": 0, "pp": 1}.
+    """
+
+    run: str
+    rank: int
+    incarnation: int
+    world_size: int
+    host: str
+    pid: int
+    coordinates: Mapping[str, int]
+
+
+class Tags(NamedTuple):
+    """Entries of the sender's tag table from index `first` on."""
+
+    first: int
+    tags: tuple[Tag, ...]
+
+
+class Block(NamedTuple):
+    """Rows of reports that share a step and a tag table.
+
+    rows: shape (rows, 3), int64: rank, incarnation, sequence of each row.
+    wall_times: shape (rows,), float64: seconds since the epoch by the clock of each rank.
+    tag_ids: shape (tags,), int64: indices into the sender's tag table.
+    columns: shape (7, rows, tags), float64: statistics as `rankside.window.Column` orders them.
+    """
+
+    step: int
+    rows: Int64Array
+    wall_times: Float64Array
+    tag_ids: Int64Array
+    columns: Float64Array
+
+
+class Beat(NamedTuple):
+    """What one rank is doing, for how many seconds, and which blocks it has.
+
+    oldest: the lowest sequence that it still keeps; those before are acknowledged or lost. sequence: the highest
+    that it has sent on this connection before this message.
+    """
+
+    rank: int
+    incarnation: int
+    oldest: int
+    sequence: int
+    step: int
+    phase: str
+    seconds: float
+
+
+class Heartbeat(NamedTuple):
+    """Signs of life of one or more ranks."""
+
+    beats: tuple[Beat, ...]
+
+
+class Goodbye(NamedTuple):
+    """A rank leaves after the block `sequence`; `reason` is empty where training ended as it should."""
+
+    rank: int
+    incarnation: int
+    sequence: int
+    reason: str
+
+
+class Pulse(NamedTuple):
+    """The aggregator's answer to heartbeats.
+
+    rows: shape (rows, 5), int64: rank, incarnation, the sequence that the heartbeat named as sent, the highest
+    received without a gap, the highest that is merged and on disk, up to which the rank may forget everything.
+    Where less was received than sent, something was lost on the way and has to be sent again.
+    """
+
+    rows: Int64Array
+
+
+class Unknown(NamedTuple):
+    """This connection is new to the aggregator: begin again with HELLO."""
+
+
+class Refused(NamedTuple):
+    """This peer will not be served, and why."""
+
+    reason: str
+
+
+Message = Union[Hello, Tags, Block, Heartbeat, Goodbye, Pulse, Unknown, Refused]
+
+_HELLO, _TAGS, _BLOCK, _HEARTBEAT, _GOODBYE, _PULSE, _UNKNOWN, _REFUSED = range(8)
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as bytes."""
+    packed: bytes = msgpack.packb(_fields(message))
+    return packed
+
+
+def _fields(message: Message) -> list[object]:
+    if isinstance(message, Block):
+        return [
+            _BLOCK,
+            message.step,
+            np.ascontiguousarray(message.rows, "<i8").tobytes(),
+            np.ascontiguousarray(message.wall_times, "<f8").tobytes(),
+            np.ascontiguousarray(message.tag_ids, "<u4").tobytes(),
+            np.ascontiguousarray(message.columns, "<f8").tobytes(),
+        ]
+    if isinstance(message, Heartbeat):
+        return [_HEARTBEAT, [list(beat) for beat in message.beats]]
+    if isinstance(message, Pulse):
+        return [_PULSE, np.ascontiguousarray(message.rows, "<i8").tobytes()]
+    if isinstance(message, Tags):
+        return [_TAGS, message.first, [[t.name, t.kind.value, t.unit, t.description] for t in message.tags]]
+    if isinstance(message, Hello):
+        return [_HELLO, VERSION, *message[:-1], dict(message.coordinates)]
+    if isinstance(message, Goodbye):
+        return [_GOODBYE, *message]
+    if isinstance(message, Refused):
+        return [_REFUSED, message.reason]
+    return [_UNKNOWN]
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in `data`.
+
+    Raises `WireError` for anything that is not exactly one valid message within the limits.
+    """
+    if len(data) > MESSAGE_LIMIT_BYTES:
+        raise WireError(f"message of {len(data)} bytes; at most {MESSAGE_LIMIT_BYTES} are accepted")
+    try:
+        fields = msgpack.unpackb(data, use_list=False, strict_map_key=True, max_ext_len=0)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException, RecursionError) as error:
+        raise WireError(f"not a msgpack message: {error}") from error
+    if not isinstance(fields, tuple) or not fields or type(fields[0]) is not int:
+        raise WireError("not a message: an array that begins with the kind of message is expected")
+    reader = _READERS.get(fields[0])
+    if reader is None:
+        raise WireError(f"message of unknown kind {fields[0]}")
+    size, read = reader
+    if len(fields) != size:
+        raise WireError(f"message of kind {fields[0]} with {len(fields)} fields instead of {size}")
+    return read(*fields[1:])
+
+
+def _integer(value: Any, name: str, limit: int) -> int:
+    if type(value) is not int or not 0 <= value <= limit:
+        raise WireError(f"{name} must be an integer from 0 to {limit}, not {_shown(value)}")
+    return value
+
+
+def _text(value: Any, name: str, limit_bytes: int = TEXT_LIMIT_BYTES) -> str:
+    if not isinstance(value, str) or len(value.encode("utf-8", "surrogatepass")) > limit_bytes:
+        raise WireError(f"{name} must be a string of at most {limit_bytes} bytes, not {_shown(value)}")
+    return value
+
+
+def _array(value: Any, name: str, dtype: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Return the binary `value` as an array of `shape`, in which one dimension may be -1 for any length."""
+    if not isinstance(value, bytes):
+        raise WireError(f"{name} must be binary, not {_shown(value)}")
+    whole = abs(math.prod(shape)) * int(dtype[2])
+    if len(value) != whole and (-1 not in shape or len(value) % whole):
+        raise WireError(f"{name} has {len(value)} bytes, which do not make {dtype} of shape {shape}")
+    return np.frombuffer(value, dtype).reshape(shape)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
+    version: Any, run: Any, rank: Any, incarnation: Any, world_size: Any, host: Any, pid: Any, coordinates: Any
+) -> Hello:
+    if version != VERSION:
+        raise WireError(f"protocol version {_shown(version)}; this side speaks {VERSION}: use one crossrank version")
+    if not isinstance(coordinates, dict) or len(coordinates) > 16:
+        raise WireError("coordinates must be a map of at most 16 entries")
+    world_size = _integer(world_size, "world size", RANK_LIMIT)
+    rank = _integer(rank, "rank", RANK_LIMIT - 1)
+    if rank >= world_size:
+        raise WireError(f"rank {rank} does not fit a world size of {world_size}")
+    return Hello(
+        run=_text(run, "run name", NAME_LIMIT_BYTES),
+        rank=rank,
+        incarnation=_integer(incarnation, "incarnation", STEP_LIMIT),
+        world_size=world_size,
+        host=_text(host, "host", NAME_LIMIT_BYTES),
+        pid=_integer(pid, "pid", STEP_LIMIT),
+        coordinates={
+            _text(k, "coordinate", 64): _integer(v, "coordinate index", RANK_LIMIT) for k, v in coordinates.items()
+        },
+    )
+
+
+def _read_tags(first: Any, entries: Any) -> Tags:
+    first = _integer(first, "index of the first tag", TAG_LIMIT)
+    if not isinstance(entries, tuple) or first + len(entries) > TAG_LIMIT:
+        raise WireError(f"a tag table holds at most {TAG_LIMIT} tags")
+    return Tags(first, tuple(_read_tag(entry) for entry in entries))
+
+
+def _read_tag(entry: Any) -> Tag:
+    if not isinstance(entry, tuple) or len(entry) != 4:
+        raise WireError(f"a tag has four fields, not {_shown(entry)}")
+    name, kind, unit, description = entry
+    try:
+        kind = TagKind(kind)
+    except ValueError as error:
+        raise WireError(f"tag kind {_shown(kind)}; one of {[k.value for k in TagKind]} is expected") from error
+    name = _text(name, "tag name", NAME_LIMIT_BYTES)
+    if not name or not name.isprintable():
+        raise WireError(f"tag name {_shown(name)} is empty or not printable")
+    return Tag(name, kind, _text(unit, "unit", 64), _text(description, "description"))
+
+
+def _read_block(step: Any, rows: Any, wall_times: Any, tag_ids: Any, columns: Any) -> Block:
+    row_array = _array(rows, "rows", "<i8", (-1, 3))
+    n_rows = len(row_array)
+    if not 0 < n_rows <= ROW_LIMIT:
+        raise WireError(f"a block has 1 to {ROW_LIMIT} rows, not {n_rows}")
+    if int(row_array.min()) < 0 or int(row_array[:, 0].max()) >= RANK_LIMIT:
+        raise WireError(f"a row names a rank outside 0 to {RANK_LIMIT - 1}, or a negative sequence")
+    if not isinstance(tag_ids, bytes):
+        raise WireError(f"tag ids must be binary, not {_shown(tag_ids)}")
+    ids = _read_tag_ids(tag_ids)
+    return Block(
+        step=_integer(step, "step", STEP_LIMIT),
+        rows=row_array,
+        wall_times=_array(wall_times, "wall times", "<f8", (n_rows,)),
+        tag_ids=ids,
+        columns=_array(columns, "columns", "<f8", (N_COLUMNS, n_rows, len(ids))),
+    )
+
+
+@lru_cache(maxsize=256)
+def _read_tag_ids(value: bytes) -> Int64Array:
+    """Return the tag ids; the same bytes give the same array, since most blocks repeat those of the last step."""
+    ids: Int64Array = _array(value, "tag ids", "<u4", (-1,)).astype(np.int64)
+    if not 0 < len(ids) <= TAG_LIMIT or np.any(np.diff(ids) <= 0):
+        raise WireError(f"tag ids must be 1 to {TAG_LIMIT} strictly ascending indices")
+    ids.flags.writeable = False
+    return ids
+
+
+def _read_heartbeat(entries: Any) -> Heartbeat:
+    if not isinstance(entries, tuple) or len(entries) > ROW_LIMIT:
+        raise WireError(f"a heartbeat holds at most {ROW_LIMIT} ranks")
+    return Heartbeat(tuple(_read_beat(entry) for entry in entries))
+
+
+def _read_beat(entry: Any) -> Beat:
+    if not isinstance(entry, tuple) or len(entry) != 7:
+        raise WireError(f"a beat has seven fields, not {_shown(entry)}")
+    rank, incarnation, oldest, sequence, step, phase, seconds = entry
+    if not isinstance(seconds, float) or not np.isfinite(seconds):
+        raise WireError(f"seconds must be a finite float, not {_shown(seconds)}")
+    return Beat(
+        _integer(rank, "rank", RANK_LIMIT - 1),
+        _integer(incarnation, "incarnation", STEP_LIMIT),
+        _integer(oldest, "oldest sequence", STEP_LIMIT),
+        _integer(sequence, "sequence", STEP_LIMIT),
+        _integer(step, "step", STEP_LIMIT),
+        _text(phase, "phase", NAME_LIMIT_BYTES),
+        seconds,
+    )
+
+
+def _read_goodbye(rank: Any, incarnation: Any, sequence: Any, reason: Any) -> Goodbye:
+    return Goodbye(
+        _integer(rank, "rank", RANK_LIMIT - 1),
+        _integer(incarnation, "incarnation", STEP_LIMIT),
+        _integer(sequence, "sequence", STEP_LIMIT),
+        _text(reason, "reason"),
+    )
+
+
+def _read_pulse(rows: Any) -> Pulse:
+    return Pulse(_array(rows, "rows", "<i8", (-1, 5)))
+
+
+def _read_unknown() -> Unknown:
+    return Unknown()
+
+
+def _read_refused(reason: Any) -> Refused:
+    return Refused(_text(reason, "reason"))
+
+
+# Number of fields on the wire, the kind included, and the function that reads the others.
+_READERS: dict[int, tuple[int, Any]] = {
+    _HELLO: (9, _read_hello),
+    _TAGS: (3, _read_tags),
+    _BLOCK: (6, _read_block),
+    _HEARTBEAT: (2, _read_heartbeat),
+    _GOODBYE: (5, _read_goodbye),
+    _PULSE: (2, _read_pulse),
+    _UNKNOWN: (1, _read_unknown),
+    _REFUSED: (2, _read_refused),
+}
