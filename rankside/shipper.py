@@ -98,7 +98,7 @@ class Shipper(threading.Thread):
         self._aggregator: embedded.Aggregator | None = None
         self._step = 0
         self._next_flush = 0.0
-        self._stop = threading.Event()
+        self._stopping = threading.Event()
         self._deadline = 0.0
         self._reason = ""
         self._reported: set[str] = set()
@@ -107,14 +107,14 @@ class Shipper(threading.Thread):
         """Finish everything logged so far, say goodbye, and end; waits at most about `timeout_seconds`."""
         self._reason = reason
         self._deadline = time.monotonic() + timeout_seconds
-        self._stop.set()
+        self._stopping.set()
         self.join(timeout_seconds + 1.0)
 
     def run(self) -> None:
         """Work until stopped."""
         try:
             self._open()
-            while not self._stop.is_set():
+            while not self._stopping.is_set():
                 busy = self._drain()
                 self._pump(0.0 if busy else _IDLE_SECONDS)
                 self._flush_when_due()
@@ -129,7 +129,7 @@ class Shipper(threading.Thread):
     def _open(self) -> None:
         config = self._config
         try:
-            location = embedded.locate(config, give_up=self._stop.is_set)
+            location = embedded.locate(config, give_up=self._stopping.is_set)
         except (OSError, CrossrankError) as error:
             self._fail("finding the run", error)
             location = embedded.Location(embedded.unjoined_folder(config), None)
