@@ -62,7 +62,8 @@ class EventFileWriter:
     is created with the first flush that has something to write.
 
     incarnation: the start of the first file, fixed at construction; it grows from one start of a rank to the
-    next. failed_writes: flushes that the disk refused. lost_events: events dropped because of that.
+    next. continues: whether the folder held event files before. failed_writes: flushes that the disk refused.
+    lost_events: events dropped because of that.
 
     Raises OSError when the folder cannot be created or listed.
     """
@@ -96,17 +97,22 @@ class EventFileWriter:
         self.lost_events = 0
         folder.mkdir(parents=True, exist_ok=True)
         self.incarnation = self._next_start()
+        self.continues = any(folder.glob(f"{FILE_PREFIX}*"))
 
-    def write_scalars(self, step: int, tags: Sequence[Tag], values: npt.ArrayLike) -> None:
-        """Write one event with a value for each tag.
+    def write_scalars(
+        self, step: int, tags: Sequence[Tag], values: npt.ArrayLike, *, wall_time: float | None = None
+    ) -> None:
+        """Write one event with a value for each tag, at `wall_time` (now, unless given).
 
         values: shape (T,), rounded to float32; NaN and infinities are written as they are, and what float32
         cannot hold becomes infinite. The first value of a tag in a file carries the tag's description.
         Raises ValueError when there are not as many values as tags.
         """
-        self._write_values(step, tags, values)
+        self._write_values(step, tags, values, wall_time)
 
-    def write_window(self, step: int, tags: Sequence[Tag], columns: Float64Array) -> None:
+    def write_window(
+        self, step: int, tags: Sequence[Tag], columns: Float64Array, *, wall_time: float | None = None
+    ) -> None:
         """Write one event with the statistics of a window, shape (7, T), float64, ordered as `Column`.
 
         Where no tag stands for more than one value, this writes the values and no more. Otherwise the event
@@ -121,12 +127,12 @@ class EventFileWriter:
         if not tags:
             return
         if (reported == 1).all():
-            self._write_values(step, tags, columns[Column.LAST])
+            self._write_values(step, tags, columns[Column.LAST], wall_time)
             return
         means = np.where(columns[Column.COUNT] > 0, columns[Column.MEAN], columns[Column.LAST])
         values = np.concatenate((means, columns[Column.MIN], columns[Column.MAX]))
         tensor = window_value(tuple(tag.name for tag in tags), columns)
-        self._write_values(step, self._template(tags).window_tags, values, extra=field(1, tensor))
+        self._write_values(step, self._template(tags).window_tags, values, wall_time, extra=field(1, tensor))
 
     def write_summary(self, step: int, values: Iterable[bytes]) -> None:
         """Write one event with the serialized `Summary.Value` messages, as summary.py makes them."""
@@ -182,7 +188,13 @@ class EventFileWriter:
             self._end_file()
 
     def _write_values(
-        self, step: int, tags: Sequence[Tag], values: npt.ArrayLike, *, extra: bytes = b""
+        self,
+        step: int,
+        tags: Sequence[Tag],
+        values: npt.ArrayLike,
+        wall_time: float | None,
+        *,
+        extra: bytes = b"",
     ) -> None:
         with np.errstate(over="ignore"):
             numbers = np.ascontiguousarray(values, "<f4")
@@ -190,14 +202,14 @@ class EventFileWriter:
             raise ValueError(f"step {step}: {len(tags)} tags, but values of shape {numbers.shape}")
         template = self._template(tags)
         if template.described_in == self._file_number:
-            self._append(self._event(step, field(5, template.fill(numbers) + extra)))
+            self._append(self._event(step, field(5, template.fill(numbers) + extra), wall_time))
             return
         new = {tag.name for tag in tags} - self._described
         described = b"".join(
             field(1, scalar_value(tag.name, value, description=_describe(tag) if tag.name in new else None))
             for tag, value in zip(tags, numbers.tolist(), strict=True)
         )
-        if self._append(self._event(step, field(5, described + extra))):
+        if self._append(self._event(step, field(5, described + extra), wall_time)):
             self._described |= new
             template.described_in = self._file_number
 
@@ -215,8 +227,9 @@ class EventFileWriter:
         self._newest = (tags if isinstance(tags, tuple) else None, template)
         return template
 
-    def _event(self, step: int, content: bytes) -> bytes:
-        return b"%b\x10%b%b" % (_WALL_TIME.pack(b"\x09", self._wall_clock()), varint(step), content)
+    def _event(self, step: int, content: bytes, wall_time: float | None = None) -> bytes:
+        seconds = self._wall_clock() if wall_time is None else wall_time
+        return b"%b\x10%b%b" % (_WALL_TIME.pack(b"\x09", seconds), varint(step), content)
 
     def _append(self, event: bytes) -> bool:
         """Buffer one event as a record; return whether there was room for it."""

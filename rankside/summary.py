@@ -38,6 +38,7 @@ class DataType(IntEnum):
     FLOAT = 1
     DOUBLE = 2
     STRING = 7
+    HALF = 19
 
 
 def varint(number: int) -> bytes:
