@@ -1,1 +1,1 @@
-"""The crossrank command."""
+"""The crossrank command: `crossrank run -- msrun …` puts the aggregator beside a training job."""

@@ -1,0 +1,42 @@
+# Needs python3 (3.10 to 3.12) with venv, make and a package index; everything else goes into .venv.
+#
+#   make demo    four ranks under msrun on this CPU, one of them silently damaged
+#   make test    everything that has to hold
+#   make quick   the same without the tests that start real msrun workers
+#   make clean   remove .venv, caches and runs
+
+PYTHON ?= python3
+BIN := .venv/bin
+# Rank processes and test workers share a few cores; one thread each keeps them from standing in each other's way.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test quick lint clean
+.DEFAULT_GOAL := demo
+
+demo: .venv/demo.stamp
+	$(BIN)/crossrank demo $(DEMO)
+
+test: lint
+	$(BIN)/pytest -q -m "not real" -n 2
+	$(BIN)/pytest -q -m real
+
+quick: lint
+	$(BIN)/pytest -q -m "not real" -n 2
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs
+
+.venv/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 13) and "python 3.10 to 3.12 is needed, this is " + sys.version + "; choose one with make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv .venv
+
+# Installed anew whenever pyproject.toml has changed since.
+.venv/%.stamp: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	touch $@

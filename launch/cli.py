@@ -1,0 +1,92 @@
+"""The crossrank command line: parses and delegates.
+
+Exit codes stand in every `--help`. A command's modules are loaded when it has been chosen, not before.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from launch.errors import UsageError
+from launch.parser import make_parser
+from rankside.errors import CrossrankError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command line, without the program's name; return the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    end = words.index("--") if "--" in words else len(words)
+    before, rest = words[:end], words[end + 1 :]
+    try:
+        options = make_parser().parse_args(before)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 2
+    try:
+        if end < len(words) and not options.takes_rest:
+            raise UsageError(f"crossrank {options.command} takes nothing after --")
+        return _COMMANDS[options.command](options, rest)
+    except CrossrankError as error:
+        print(f"crossrank: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _run(options: argparse.Namespace, command: list[str]) -> int:
+    from launch.plan import RunPlan
+    from launch.sidecar import run_with_sidecar
+    from launch.summary import summary
+
+    plan = RunPlan.checked(
+        command=command,
+        logdir=options.logdir,
+        run_name=options.run_name,
+        name_parts=options.name_with,
+        time_stamp=time.strftime("%Y%m%d-%H%M%S"),
+        bind=options.bind,
+        max_wait_seconds=options.max_wait,
+        max_lag_steps=options.max_lag,
+    )
+    outcome = run_with_sidecar(plan, os.environ)
+    for line in summary(outcome.run_dir, complete=outcome.complete):
+        print(f"crossrank: {line}")
+    return outcome.exit_code
+
+
+def _demo(options: argparse.Namespace, _: list[str]) -> int:
+    from launch.demo.command import demo
+
+    return demo(options.logdir, healthy=options.healthy, tensorboard=options.tensorboard)
+
+
+def _tensorboard(options: argparse.Namespace, arguments: list[str]) -> int:
+    from launch.tensorboard import open_tensorboard
+
+    return open_tensorboard(options.folder, per_rank_view=options.per_rank_view, arguments=arguments)
+
+
+def _serve(options: argparse.Namespace, _: list[str]) -> int:
+    from aggregator.run import ServeOptions, serve
+
+    return serve(
+        ServeOptions(
+            run_dir=options.run_dir,
+            bind=options.bind,
+            world_size=options.world_size,
+            max_wait_seconds=options.max_wait,
+            max_lag_steps=options.max_lag,
+            ready_fd=options.ready_fd,
+            lifeline_fd=options.lifeline_fd,
+        )
+    )
+
+
+_COMMANDS = {"run": _run, "demo": _demo, "tensorboard": _tensorboard, "serve": _serve}
+
+if __name__ == "__main__":
+    sys.exit(main())

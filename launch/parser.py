@@ -1,0 +1,236 @@
+"""The grammar of the command line, with every command's help and exit codes; loads nothing but argparse.
+
+What follows the first `--` of a command line is not for this parser.
+"""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Commands = Callable[..., argparse.ArgumentParser]
+
+_DESCRIPTION = """\
+Puts the training metrics of all ranks of a MindSpore job side by side, draws
+mean, min and max across ranks, and names the rank that went wrong.
+"""
+
+_RUN_DESCRIPTION = """\
+Runs a training command with the aggregator beside it.
+
+The workers are told through the environment where to report, so the training
+script needs only RankMonitor() in its list of callbacks. Training comes first:
+when the aggregator crashes, training runs on and a new aggregator is started.
+
+crossrank stays until the command and all processes that it left running have
+ended; msrun without --join=True returns at once, and its workers are waited for.
+Ctrl-C and SIGTERM are handed on to the command and to what it left running.
+When crossrank itself is killed, training runs on, and the aggregator ends when
+the ranks have left.
+"""
+
+_RUN_EXIT_CODES = """\
+exit codes:
+  the command's own; 128 + N when signal N ended it, or ended what it left running
+  2    wrong usage: nothing was started and nothing was created
+  126  the command could not be started
+"""
+
+_DEMO_DESCRIPTION = """\
+Trains a small net on this machine's CPU with msrun: four ranks, 200 steps, data
+parallel. From step 120 on, one rank is silently damaged, as a bug in a training
+script would do it; crossrank says which rank, which metric and which step.
+"""
+
+_DEMO_EXIT_CODES = """\
+exit codes:
+  0    done
+  2    wrong usage, or mindspore is not installed
+  else that of msrun
+"""
+
+_TENSORBOARD_DESCRIPTION = """\
+Opens TensorBoard on a run folder, or on a folder of runs. A run of very many
+ranks is shown as its merged curves and the ranks that a finding names.
+"""
+
+_TENSORBOARD_EXIT_CODES = """\
+exit codes:
+  0    ended by Ctrl-C
+  2    wrong usage, or there is no run to show
+  else that of TensorBoard
+"""
+
+_SERVE_DESCRIPTION = """\
+Runs the aggregator of one run until SIGTERM, or until the lifeline is closed
+and the ranks have left. `crossrank run` starts it for you.
+"""
+
+_SERVE_EXIT_CODES = """\
+exit codes:
+  0    done, or stopped by SIGTERM
+  1    failed
+  2    wrong usage
+"""
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong in one line; the usage is in --help."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with code 2."""
+        self.exit(2, f"crossrank: {message} (see {self.prog} --help)\n")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; its results hold the `command` and whether it `takes_rest`, words after `--`."""
+    parser = OneLineParser(
+        prog="crossrank",
+        description=_DESCRIPTION,
+        epilog="exit codes: 0 done, 2 wrong usage; each command's --help names the others",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"crossrank {_version()}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+
+    def command(name: str, *, takes_rest: bool = False, **texts: Any) -> argparse.ArgumentParser:
+        formatter = argparse.RawDescriptionHelpFormatter
+        added = subparsers.add_parser(name, formatter_class=formatter, allow_abbrev=False, **texts)
+        added.set_defaults(takes_rest=takes_rest)
+        return added
+
+    _add_run(command)
+    _add_demo(command)
+    _add_tensorboard(command)
+    _add_serve(command)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return version("crossrank")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def _add_run(command: Commands) -> None:
+    parser = command(
+        "run",
+        takes_rest=True,
+        help="run an msrun command with the aggregator beside it",
+        description=_RUN_DESCRIPTION,
+        epilog=_RUN_EXIT_CODES,
+        usage="crossrank run [options] -- msrun [msrun options] train.py [arguments]",
+    )
+    _add_logdir(parser)
+    parser.add_argument(
+        "--run-name",
+        metavar="NAME",
+        help="name of the run's folder; an existing one is continued (default: date and time)",
+    )
+    parser.add_argument(
+        "--name-with",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a hyper-parameter to put into the default name; may be repeated",
+    )
+    parser.add_argument(
+        "--bind",
+        metavar="ENDPOINT",
+        help="listen on tcp://ADDRESS:PORT, a loopback address; port 0 is any free one "
+        "(default: a socket that only this user can reach)",
+    )
+    _add_waits(parser)
+
+
+def _add_demo(command: Commands) -> None:
+    parser = command(
+        "demo",
+        help="train four ranks on this machine's CPU, one of them silently damaged",
+        description=_DEMO_DESCRIPTION,
+        epilog=_DEMO_EXIT_CODES,
+    )
+    _add_logdir(parser)
+    parser.add_argument("--healthy", action="store_true", help="damage no rank")
+    parser.add_argument(
+        "--tensorboard", action="store_true", help="then open TensorBoard on it, until Ctrl-C"
+    )
+
+
+def _add_tensorboard(command: Commands) -> None:
+    parser = command(
+        "tensorboard",
+        takes_rest=True,
+        help="open TensorBoard on a run",
+        description=_TENSORBOARD_DESCRIPTION,
+        epilog=_TENSORBOARD_EXIT_CODES,
+        usage="crossrank tensorboard [options] FOLDER [-- tensorboard options]",
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a run folder, or a folder of runs")
+    parser.add_argument(
+        "--per-rank-view",
+        type=int,
+        default=64,
+        metavar="N",
+        help="most ranks that a run may have for all to be shown (default: 64)",
+    )
+
+
+def _add_serve(command: Commands) -> None:
+    parser = command(
+        "serve",
+        help="run the aggregator alone",
+        description=_SERVE_DESCRIPTION,
+        epilog=_SERVE_EXIT_CODES,
+    )
+    parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run's folder")
+    parser.add_argument(
+        "--bind", required=True, metavar="ENDPOINT", help="where to listen: ipc://PATH or tcp://ADDRESS:PORT"
+    )
+    parser.add_argument(
+        "--world-size", type=int, metavar="N", help="number of ranks (default: what the ranks say)"
+    )
+    _add_waits(parser)
+    parser.add_argument(
+        "--ready-fd", type=int, metavar="FD", help="write the endpoint to this descriptor once it listens"
+    )
+    parser.add_argument(
+        "--lifeline-fd",
+        type=int,
+        metavar="FD",
+        help="end of file on this descriptor: no more ranks will come",
+    )
+
+
+def _add_logdir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--logdir",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder that holds the runs (default: runs)",
+    )
+
+
+def _add_waits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-wait",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds for which the ranks of a step wait for the missing ones (default: 30)",
+    )
+    parser.add_argument(
+        "--max-lag",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="steps by which a rank may lag before a step is closed without it (default: 1000)",
+    )

@@ -1,0 +1,170 @@
+"""What `crossrank run` is about to do, checked whole before the first folder is made.
+
+A plan that `RunPlan.checked` returns can be carried out as far as anybody can tell beforehand; whatever is
+wrong is raised as `UsageError` while nothing has been created.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launch.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAME_LIMIT_BYTES = 128
+_MSRUN_DEFAULT_WORKERS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlan:
+    """A checked run.
+
+    command: the training command, its program resolved to a path.
+    logdir: the absolute folder that holds the runs. run_name: the folder of this run in it.
+    name_is_fixed: the user chose the name, so an existing folder is continued; else a free one is made of it.
+    bind: `tcp://<loopback address>:<port>`, or None for a socket in a private folder.
+    world_size: the number of ranks as far as the command tells, else None.
+    max_wait_seconds, max_lag_steps: how long the ranks of a step wait for the missing ones.
+    """
+
+    command: tuple[str, ...]
+    logdir: Path
+    run_name: str
+    name_is_fixed: bool
+    bind: str | None
+    world_size: int | None
+    max_wait_seconds: float
+    max_lag_steps: int
+
+    @classmethod
+    def checked(
+        cls,
+        *,
+        command: Sequence[str],
+        logdir: Path,
+        run_name: str | None,
+        name_parts: Sequence[str],
+        time_stamp: str,
+        bind: str | None,
+        max_wait_seconds: float,
+        max_lag_steps: int,
+    ) -> RunPlan:
+        """Return the plan for these options, or raise UsageError.
+
+        run_name: the user's own name; None makes one of `time_stamp` and the `name_parts` (KEY=VALUE each).
+        """
+        if not max_wait_seconds > 0:
+            raise UsageError(f"--max-wait must be more than 0 seconds, not {max_wait_seconds:g}")
+        if max_lag_steps < 1:
+            raise UsageError(f"--max-lag must be at least 1 step, not {max_lag_steps}")
+        program = _resolved_command(command)
+        name = run_name if run_name is not None else "_".join([time_stamp, *_checked_parts(name_parts)])
+        check_run_name(name)
+        absolute = Path(os.path.abspath(logdir))  # noqa: PTH100 - resolve() would follow the user's links
+        _check_writable(absolute / name)
+        return cls(
+            command=program,
+            logdir=absolute,
+            run_name=name,
+            name_is_fixed=run_name is not None,
+            bind=None if bind is None else _checked_bind(bind),
+            world_size=world_size_of(command),
+            max_wait_seconds=max_wait_seconds,
+            max_lag_steps=max_lag_steps,
+        )
+
+
+def check_run_name(name: str) -> None:
+    """Raise UsageError unless `name` is safe as the name of one folder."""
+    reason = None
+    if not name.strip():
+        reason = "is empty"
+    elif "/" in name or "\\" in name:
+        reason = "holds a path separator"
+    elif ".." in name:
+        reason = "holds '..'"
+    elif name.startswith("."):
+        reason = "starts with a dot"
+    elif not name.isprintable():
+        reason = "holds control characters"
+    elif len(os.fsencode(name)) > _NAME_LIMIT_BYTES:
+        reason = f"is longer than {_NAME_LIMIT_BYTES} bytes"
+    if reason is not None:
+        raise UsageError(f"the run name {name[:_NAME_LIMIT_BYTES]!r} {reason}; choose a plain folder name")
+
+
+def world_size_of(command: Sequence[str]) -> int | None:
+    """Return how many ranks an msrun command starts on all nodes; None for any other command."""
+    if Path(command[0]).name != "msrun":
+        return None
+    rest = iter(command[1:])
+    for word in rest:
+        if not word.startswith("--"):
+            break
+        option, equals, value = word.partition("=")
+        if not equals:
+            value = next(rest, "")
+        if option == "--worker_num":
+            return int(value) if value.isdigit() and int(value) > 0 else None
+    return _MSRUN_DEFAULT_WORKERS
+
+
+def _resolved_command(command: Sequence[str]) -> tuple[str, ...]:
+    if not command:
+        raise UsageError("no msrun after --; write: crossrank run [options] -- msrun [options] train.py")
+    program = shutil.which(command[0])
+    if program is None:
+        raise UsageError(f"there is no program {command[0]!r} after --; is it on PATH and executable?")
+    return (program, *command[1:])
+
+
+def _checked_parts(parts: Sequence[str]) -> Sequence[str]:
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not (key and equals and value):
+            raise UsageError(f"--name-with takes KEY=VALUE, not {part!r}")
+    return parts
+
+
+def _check_writable(run_dir: Path) -> None:
+    """Raise UsageError unless `run_dir` exists as a writable folder or can be made."""
+    nearest = run_dir
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise UsageError(f"cannot write the run to {run_dir}: {nearest} is not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write the run to {run_dir}: {nearest} is not writable")
+
+
+def _checked_bind(bind: str) -> str:
+    """Return the endpoint with its port filled in, after trying that the port is free."""
+    scheme, separator, address = bind.partition("://")
+    host, colon, port = address.rpartition(":")
+    if scheme != "tcp" or not separator or not colon or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--bind takes tcp://ADDRESS:PORT, not {bind!r}")
+    try:
+        parsed = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+    except ValueError:
+        raise UsageError(f"--bind needs a numeric address or localhost, not {host!r}") from None
+    if not parsed.is_loopback:
+        raise UsageError(
+            f"--bind {bind} would open an unprotected port to the network; use a loopback address"
+        )
+    family = socket.AF_INET6 if parsed.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((str(parsed), int(port)))
+        except OSError as error:
+            raise UsageError(f"cannot listen on {bind}: {error.strerror}; choose another port") from None
+        free_port = probe.getsockname()[1]
+    return f"tcp://[{parsed}]:{free_port}" if parsed.version == 6 else f"tcp://{parsed}:{free_port}"
