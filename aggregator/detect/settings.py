@@ -1,0 +1,75 @@
+"""Every threshold of the detectors, with its default, its accepted range and its meaning.
+
+The defaults need no change: they hold the promises of the detection benchmark. The command line sets them as
+`--detect name=value`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def _threshold(default: float, low: float, high: float, meaning: str) -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "meaning": meaning})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionSettings:
+    """The thresholds. What each means stands in its field's metadata, which the command line prints."""
+
+    warmup_steps: int = _threshold(
+        50, 10, 1_000_000, "steps a rank must have reported a tag before it can be called an outlier"
+    )
+    outlier_false_alarms: float = _threshold(
+        4e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
+    )
+    outlier_widening: float = _threshold(
+        2.5, 0.0, 100.0, "thresholds are raised by this over the square root of the steps learnt from"
+    )
+    outlier_clip: float = _threshold(
+        4.0, 2.0, 20.0, "a single step counts at most this many of the rank's own standard deviations"
+    )
+    outlier_floor: float = _threshold(
+        1e-3, 0.0, 1.0, "smallest standard deviation that is believed, as a fraction of the value's size"
+    )
+    baseline_steps: int = _threshold(
+        20_000, 100, 10_000_000, "memory of a rank's baseline and noise: older steps fade out"
+    )
+    chronic_steps: int = _threshold(100, 2, 1_000_000, "a fault that lasts this many steps is chronic")
+    quiet_steps: int = _threshold(20, 1, 1_000_000, "a fault that has not shown for this many steps is over")
+
+    @classmethod
+    def from_pairs(cls, pairs: Iterable[str]) -> DetectionSettings:
+        """Build settings from texts such as `outlier_clip=3`; what is not named keeps its default.
+
+        Raises ValueError with the name and the accepted values for an unknown name, a value that is not a
+        number of the right type, or one out of range.
+        """
+        known = {each.name: each for each in fields(cls)}
+        chosen: dict[str, Any] = {}
+        for pair in pairs:
+            name, equals, text = pair.partition("=")
+            name = name.strip()
+            if name not in known or not equals:
+                raise ValueError(
+                    f"{pair!r}: expected name=value, with one of the names {', '.join(sorted(known))}"
+                )
+            chosen[name] = _number(name, text.strip(), known[name].type == "int", known[name].metadata)
+        return cls(**chosen)
+
+
+def _number(name: str, text: str, whole: bool, accepted: Any) -> float:
+    kind = int if whole else float
+    low, high = accepted["low"], accepted["high"]
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        what = "a whole number" if whole else "a number"
+        raise ValueError(f"{name}={text}: it must be {what} from {low:g} to {high:g} ({accepted['meaning']})")
+    return value

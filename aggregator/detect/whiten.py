@@ -1,0 +1,220 @@
+"""Turns a rank's distance from its peers into scores: independent, mean 0, variance 1, while it is healthy.
+
+Whatever the noise is, its level, size, tails and autocorrelation are estimated from the rank's own past, so
+that one threshold serves all. Scores are bounded; a rank's first steps give none.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from aggregator.detect.reference import MAD_TO_SIGMA, leave_one_out, median
+
+if TYPE_CHECKING:
+    from aggregator.detect.peers import Grouping
+    from aggregator.detect.settings import DetectionSettings
+
+Float64Array = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
+
+_REFRESH_STEPS = 8
+_SCALE_STEPS = 512
+_LARGEST_PHI = 0.95
+
+
+class _Row(IntEnum):
+    """What is remembered of each rank and tag.
+
+    COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER, LAGGED: mean of the squared
+    deviation, and of its product with the one before. PREVIOUS: the last deviation. SCALE: variance of the
+    whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one
+    autocorrelation.
+    """
+
+    COUNT = 0
+    LEVEL = 1
+    POWER = 2
+    LAGGED = 3
+    PREVIOUS = 4
+    SCALE = 5
+    CENTRE = 6
+    VARIANCE = 7
+    PHI = 8
+
+
+class Scores(NamedTuple):
+    """The scores of one step; all of shape (W, T), float64, NaN where a rank has none.
+
+    score: whitened and standardised, about (0, 1). deviation: the distance from the peers' centre less the
+    rank's own offset, in the tag's unit. sigma: the standard deviation of that when healthy. reference: what
+    the value would be expected to be. learnt: steps learnt from.
+    """
+
+    score: Float64Array
+    deviation: Float64Array
+    sigma: Float64Array
+    reference: Float64Array
+    learnt: Float64Array
+
+
+class Whitener:
+    """Compares each rank with its peers and with its own past.
+
+    Per step, rank and tag: the rank's offset is subtracted; a robust centre of the peers' results, the rank
+    itself left out, takes away what all ranks have in common; the rest is whitened as a first-order
+    autoregression x[t] - phi x[t-1], its coefficient estimated from the rank's own lagged products and pooled
+    by the median over the peer group; scaled, bounded, and made self-starting: what is known before step t
+    predicts the score at t, and the error is divided by the standard deviation of prediction, sqrt(1 + 1/n).
+    Such recursive residuals are independent even while the baseline is still being learnt (Brown, Durbin and
+    Evans, 1975; Hawkins, 1987), so that a short past costs detection power, not false alarms.
+    """
+
+    def __init__(self, settings: DetectionSettings) -> None:
+        self._settings = settings
+        self._state = np.zeros((len(_Row), 0, 0))
+        self._steps = 0
+
+    def observe(
+        self,
+        values: Float64Array,
+        ids: npt.NDArray[np.int64],
+        grouping: Grouping,
+        *,
+        frozen: BoolArray,
+        excluded: BoolArray,
+    ) -> Scores:
+        """Take the values of one step and learn from them.
+
+        values: shape (W, T), NaN where not reported. ids: shape (T,), the tags' places in the run's tag
+        table. frozen: shape (W, T): suspects, which are scored but not learnt from. excluded: shape (W, T):
+        ranks that are not counted among the peers of the others.
+        """
+        self._grow(len(values), int(ids.max(initial=-1)) + 1)
+        state = self._state[:, :, ids]
+        if self._steps % _REFRESH_STEPS == 0:
+            _refresh_phi(state, grouping)
+        self._steps += 1
+        scores = self._score(state, values, grouping, frozen, excluded)
+        self._state[:, :, ids] = state
+        return scores
+
+    def forget(self) -> None:
+        """Start anew, as after a restart of the training."""
+        self._state = np.zeros((len(_Row), 0, 0))
+
+    def _grow(self, ranks: int, tags: int) -> None:
+        self._state = grown(self._state, ranks, tags)
+
+    def _score(
+        self,
+        state: Float64Array,
+        values: Float64Array,
+        grouping: Grouping,
+        frozen: BoolArray,
+        excluded: BoolArray,
+    ) -> Scores:
+        count = state[_Row.COUNT]
+        started = count > 0
+        seen = np.isfinite(values)
+        offset = np.where(seen, values - state[_Row.LEVEL], np.nan)
+        counted = np.where(started & ~excluded, offset, np.nan)
+        grid = grouping.gather(counted)
+        spread = _spread(grid, grouping.gather(np.where(started, np.sqrt(state[_Row.POWER]), np.nan)))
+        reference = grouping.scatter(leave_one_out(grid, spread))
+        deviation = offset - reference
+        floor = self._settings.outlier_floor * np.abs(np.where(seen, values, 0.0))
+
+        first = seen & ~started & ~frozen
+        expected = np.where(np.isfinite(reference), reference, 0.0)
+        state[_Row.LEVEL] = np.where(first, values - expected, state[_Row.LEVEL])
+        state[_Row.COUNT] += first
+        state[_Row.PREVIOUS] = np.where(first, 0.0, state[_Row.PREVIOUS])
+
+        usable = started & np.isfinite(deviation)
+        score = self._learn(state, np.where(usable, deviation, 0.0), usable, usable & ~frozen, floor)
+        sigma = np.maximum(np.sqrt(state[_Row.POWER]), floor)
+        return Scores(
+            np.where(usable, score, np.nan),
+            np.where(usable, deviation, np.nan),
+            sigma,
+            reference + state[_Row.LEVEL],
+            count,
+        )
+
+    def _learn(
+        self,
+        state: Float64Array,
+        deviation: Float64Array,
+        usable: BoolArray,
+        learning: BoolArray,
+        floor: Float64Array,
+    ) -> Float64Array:
+        clip = self._settings.outlier_clip
+        count = state[_Row.COUNT]
+        early = count < _REFRESH_STEPS
+        spread = np.maximum(np.sqrt(state[_Row.POWER]), floor)
+        bounded = np.where(early, deviation, np.clip(deviation, -clip * spread, clip * spread))
+        previous, phi = state[_Row.PREVIOUS], state[_Row.PHI]
+        innovation = bounded - phi * previous
+        scale = np.maximum(np.sqrt(state[_Row.SCALE]), floor)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bare = np.where(scale > 0, innovation / scale, 0.0)
+        bare = np.clip(bare, -clip, clip)
+        error = bare - state[_Row.CENTRE]
+        known = np.maximum(count, 1.0)
+        variance = np.where(count > 2, np.maximum(state[_Row.VARIANCE], 0.5), 1.0)
+        score: Float64Array = error / np.sqrt(variance * (1 + 1 / known))
+
+        gain = np.where(learning, 1 / np.minimum(count + 1, self._settings.baseline_steps), 0.0)
+        quick = np.where(learning, 1 / np.minimum(count + 1, _SCALE_STEPS), 0.0)
+        move = gain * bounded
+        state[_Row.LEVEL] += move
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # The level moves under the scores: the centre moves with it, or a shift would be absorbed twice.
+            moved = np.where(scale > 0, move * (1 - phi) / scale, 0.0)
+        state[_Row.CENTRE] += gain * error - np.where(early, 0.0, moved)
+        state[_Row.POWER] += quick * (bounded * bounded - state[_Row.POWER])
+        state[_Row.LAGGED] += quick * (bounded * previous - state[_Row.LAGGED])
+        state[_Row.SCALE] += quick * (
+            np.where(early, innovation * innovation, bare * bare * scale * scale) - state[_Row.SCALE]
+        )
+        state[_Row.VARIANCE] += quick * (error * error * known / (known + 1) - state[_Row.VARIANCE])
+        state[_Row.PREVIOUS] = np.where(usable, bounded - move, 0.0)
+        state[_Row.COUNT] += learning
+        return score
+
+
+def grown(state: Float64Array, ranks: int, tags: int) -> Float64Array:
+    """Return the state, shape (K, W, T), with room for so many ranks and tags; what is new is zero."""
+    _, old_ranks, old_tags = state.shape
+    if ranks <= old_ranks and tags <= old_tags:
+        return state
+    larger: Float64Array = np.zeros((len(state), max(ranks, old_ranks), max(tags, old_tags)))
+    larger[:, :old_ranks, :old_tags] = state
+    return larger
+
+
+def _spread(grid: Float64Array, learnt: Float64Array) -> Float64Array:
+    """Return the standard deviation in each group, shape (G, T): as learnt, else that of this step."""
+    typical = median(learnt)
+    unknown = ~(typical > 0)
+    if unknown.any():
+        now = MAD_TO_SIGMA * median(np.abs(grid - median(grid)[:, None]))
+        typical = np.where(unknown, now, typical)
+    return np.where(np.isfinite(typical), typical, 0.0)
+
+
+def _refresh_phi(state: Float64Array, grouping: Grouping) -> None:
+    count, power = state[_Row.COUNT], state[_Row.POWER]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        raw = state[_Row.LAGGED] / power
+        # Estimates from short series are too small by about (1 + 3 phi) / n (Kendall, 1954).
+        unbiased = np.where((count > 2 * _REFRESH_STEPS) & (power > 0), raw + (1 + 3 * raw) / count, np.nan)
+    pooled = median(grouping.gather(unbiased))
+    wide = np.broadcast_to(pooled[:, None], (len(pooled), grouping.members.shape[1], pooled.shape[1]))
+    phi = grouping.scatter(wide)
+    state[_Row.PHI] = np.clip(np.where(np.isfinite(phi), phi, 0.0), 0.0, _LARGEST_PHI)
