@@ -1,0 +1,99 @@
+"""Wrong usage gets one clear line and exit code 2, and creates nothing."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from workshop import Workshop
+
+_TRUE = ["--", "true"]
+
+_WRONG = {
+    "no dashes": (["run", "msrun", "train.py"], "unrecognized arguments: msrun"),
+    "no dashes and no command": (["run"], "no msrun after --"),
+    "nothing after the dashes": (["run", "--"], "no msrun after --"),
+    "no such program": (["run", "--", "no-such-program"], "no program 'no-such-program'"),
+    "log folder below a file": (["run", "--logdir", "a-file/runs", *_TRUE], "is not a folder"),
+    "log folder is a file": (["run", "--logdir", "a-file", *_TRUE], "is not a folder"),
+    "log folder that cannot be made": (["run", "--logdir", "/proc/new/runs", *_TRUE], "cannot "),
+    "run name ..": (["run", "--run-name", "..", *_TRUE], "'..'"),
+    "run name with .. inside": (["run", "--run-name", "a..b", *_TRUE], "'..'"),
+    "run name that climbs": (["run", "--run-name", "../up", *_TRUE], "path separator"),
+    "run name with a slash": (["run", "--run-name", "a/b", *_TRUE], "path separator"),
+    "run name with a backslash": (["run", "--run-name", "a\\b", *_TRUE], "path separator"),
+    "hidden run name": (["run", "--run-name", ".hidden", *_TRUE], "starts with a dot"),
+    "empty run name": (["run", "--run-name", "", *_TRUE], "is empty"),
+    "run name of two lines": (["run", "--run-name", "a\nb", *_TRUE], "control characters"),
+    "long run name": (["run", "--run-name", "x" * 129, *_TRUE], "longer than 128 bytes"),
+    "name part without a value": (["run", "--name-with", "lr", *_TRUE], "KEY=VALUE"),
+    "name part with a slash": (["run", "--name-with", "data=a/b", *_TRUE], "path separator"),
+    "endpoint of another kind": (["run", "--bind", "udp://127.0.0.1:5", *_TRUE], "tcp://ADDRESS:PORT"),
+    "endpoint without a port": (["run", "--bind", "tcp://127.0.0.1", *_TRUE], "tcp://ADDRESS:PORT"),
+    "port out of range": (["run", "--bind", "tcp://127.0.0.1:65536", *_TRUE], "tcp://ADDRESS:PORT"),
+    "endpoint by host name": (["run", "--bind", "tcp://somewhere:0", *_TRUE], "numeric address"),
+    "endpoint open to the network": (["run", "--bind", "tcp://0.0.0.0:0", *_TRUE], "loopback"),
+    "address of another machine": (["run", "--bind", "tcp://192.0.2.1:0", *_TRUE], "loopback"),
+    "no waiting": (["run", "--max-wait", "0", *_TRUE], "--max-wait"),
+    "waiting for not a number": (["run", "--max-wait", "nan", *_TRUE], "--max-wait"),
+    "lag of no step": (["run", "--max-lag", "0", *_TRUE], "--max-lag"),
+    "lag that is no number": (["run", "--max-lag", "far", *_TRUE], "--max-lag"),
+    "unknown option": (["run", "--colour", *_TRUE], "--colour"),
+    "abbreviated option": (["run", "--log", "x", *_TRUE], "--log"),
+    "unknown command": (["walk"], "walk"),
+    "no command at all": ([], "COMMAND"),
+    "demo with a command": (["demo", *_TRUE], "nothing after --"),
+    "demo in a log folder that is a file": (["demo", "--logdir", "a-file"], "is not a folder"),
+    "TensorBoard on nothing": (["tensorboard", "nowhere"], "holds no run"),
+    "TensorBoard on a file": (["tensorboard", "a-file"], "holds no run"),
+    "TensorBoard on an empty folder": (["tensorboard", "."], "holds no run"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "reason"), _WRONG.values(), ids=_WRONG.keys())
+def test_wrong_usage_is_one_line_and_exit_code_2_and_creates_nothing(
+    workshop: Workshop, arguments: list[str], reason: str
+) -> None:
+    (workshop.folder / "a-file").touch()
+    before = workshop.tree()
+    done = workshop.run(*arguments)
+    assert done.returncode == 2, done
+    assert reason in done.stderr
+    assert done.stderr.startswith("crossrank: ")
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+    assert workshop.tree() == before
+
+
+def test_a_taken_port_is_wrong_usage_and_creates_nothing(workshop: Workshop) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        before = workshop.tree()
+        done = workshop.run("run", "--bind", endpoint, "--", "true")
+    assert done.returncode == 2
+    assert (
+        done.stderr
+        == f"crossrank: cannot listen on {endpoint}: Address already in use; choose another port\n"
+    )
+    assert workshop.tree() == before
+
+
+@pytest.mark.parametrize("command", ["run", "demo", "tensorboard", "serve"])
+def test_help_of_every_command_names_its_exit_codes(workshop: Workshop, command: str) -> None:
+    done = workshop.run(command, "--help")
+    assert done.returncode == 0
+    assert "exit codes:" in done.stdout
+
+
+def test_help_loads_neither_numpy_nor_a_framework(workshop: Workshop) -> None:
+    command = workshop.script(
+        "help.py",
+        "import sys\nfrom launch.cli import main\nassert main(['run', '--help']) == 0\n"
+        "sys.exit(bool({'numpy', 'tensorboard', 'mindspore', 'zmq'} & set(sys.modules)))\n",
+    )
+    assert workshop.run("run", "--", *command).returncode == 0
