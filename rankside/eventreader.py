@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     Int64Array = npt.NDArray[np.int64]
     OnDamage = Callable[[EventFileError], object]
 
+    # Wall time, step, start and end of the summary, session start; plain, as there is one for each event.
+    _Event = tuple[float, int, int, int, bool]
+
 _WALL_TIME = struct.Struct("<d")
 _SESSION_START = 1
 _NEGATIVE = 1 << 63
@@ -66,14 +69,6 @@ class _Rows(NamedTuple):
     summaries: npt.NDArray[np.uint8]
 
 
-class _Event(NamedTuple):
-    wall_time: float
-    step: int
-    start: int  # of the summary, which takes the bytes up to `end`
-    end: int
-    session_start: bool = False
-
-
 def event_files(folder: Path) -> list[Path]:
     """Return the event files of the folder, in the order in which TensorBoard reads them."""
     return sorted(path for path in folder.iterdir() if "tfevents" in path.name and path.is_file())
@@ -96,11 +91,9 @@ def read_reports(folder: Path, *, on_damage: OnDamage | None = None) -> Iterator
                 cells = zip(rows.at.tolist(), rows.steps.tolist(), rows.wall_times.tolist(), strict=True)
                 for i, (at, step, wall_time) in enumerate(cells):
                     reports[at] = Report(step, tags, columns[:, i], session_start=False, wall_time=wall_time)
-        for at, event in enumerate(events):
-            if event.session_start:
-                reports[at] = Report(
-                    event.step, (), single(np.empty(0)), session_start=True, wall_time=event.wall_time
-                )
+        for at, (wall_time, step, _, _, session_start) in enumerate(events):
+            if session_start:
+                reports[at] = Report(step, (), single(np.empty(0)), session_start=True, wall_time=wall_time)
         yield from (report for report in reports if report is not None)
 
 
@@ -114,7 +107,7 @@ def read_scalars(folder: Path, *, on_damage: OnDamage | None = None) -> dict[str
     session_starts: list[tuple[int, int]] = []
     seen = 0
     for events, grouped in _pieces(folder, on_damage):
-        session_starts += [(seen + at, event.step) for at, event in enumerate(events) if event.session_start]
+        session_starts += [(seen + at, event[1]) for at, event in enumerate(events) if event[4]]
         for rows in grouped:
             values = rows.layout.values(rows.summaries).T
             for tag, of_tag in zip(rows.layout.tags, values, strict=True):
@@ -178,18 +171,21 @@ def _decode(
 
 def _event(data: bytes, start: int, end: int) -> _Event:
     """Parse one event; its summary is only located. Raises ValueError when it is no event."""
+    # Almost every event is a wall time, a small step and a summary of up to 16 KiB, in this order. The record's
+    # footer, which is in `data` too, keeps the look ahead within bounds.
     position = start + 9
     if data[start] == 0x09 and position < end:
         step = 0
         if data[position] == 0x10:
-            step = data[position + 1]
+            step, position = varint_at(data, position + 1, end)
+        if data[position] == 0x2A and step < _NEGATIVE:
+            length = data[position + 1]
             position += 2
-            if step >= 0x80:
-                step, position = varint_at(data, position - 1, end)
-        if position + 1 < end and data[position] == 0x2A:
-            length, position = varint_at(data, position + 1, end)
-            if position + length == end and step < _NEGATIVE:
-                return _Event(_WALL_TIME.unpack_from(data, start + 1)[0], step, position, end)
+            if length >= 0x80:
+                length += (data[position] << 7) - 0x80
+                position += 1
+            if position + length == end:
+                return _WALL_TIME.unpack_from(data, start + 1)[0], step, position, end, False
     return _unusual_event(data, start, end)
 
 
@@ -212,7 +208,7 @@ def _unusual_event(data: bytes, start: int, end: int) -> _Event:
                 for inner, inner_type, b, s in fields(data, begin, stop)
             )
     step -= 2 * _NEGATIVE if step >= _NEGATIVE else 0
-    return _Event(wall_time, step, *summary, session_start)
+    return wall_time, step, *summary, session_start
 
 
 def _group(data: bytes, events: Sequence[_Event], foreign: set[str]) -> list[_Rows]:
@@ -223,9 +219,9 @@ def _group(data: bytes, events: Sequence[_Event], foreign: set[str]) -> list[_Ro
             # Length and first tag nearly always tell layouts apart; where they do not, `_match` does.
             key = (end - start, data[start : start + 4 + data[start + 3]])
             groups.setdefault(key, []).append(place)
-    steps = np.array([event.step for event in events], np.int64)
-    wall_times = np.array([event.wall_time for event in events], np.float64)
-    starts = np.array([event.start for event in events], np.intp)
+    steps = np.array([event[1] for event in events], np.int64)
+    wall_times = np.array([event[0] for event in events], np.float64)
+    starts = np.array([event[2] for event in events], np.intp)
     everything = np.frombuffer(data, np.uint8)
     grouped: list[_Rows] = []
     for (length, _), members in groups.items():

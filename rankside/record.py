@@ -78,7 +78,7 @@ class RecordReader:
 
     def batches(self) -> Iterator[tuple[bytes, list[tuple[int, int]]]]:
         """Yield pieces of the file with the (start, end) of the data of each whole record in the piece."""
-        known: set[bytes] = set()
+        known: dict[bytes, int] = {}
         with self._path.open("rb") as file:
             file.seek(self.offset)
             pending = b""
@@ -97,27 +97,28 @@ class RecordReader:
                 read_bytes = max(_READ_BYTES, len(pending))
 
     @staticmethod
-    def _split(data: bytes, known: set[bytes]) -> tuple[list[tuple[int, int]], int, str]:
+    def _split(data: bytes, known: dict[bytes, int]) -> tuple[list[tuple[int, int]], int, str]:
         """Return the spans of the whole records, how many bytes they take, and what is wrong behind them."""
         spans: list[tuple[int, int]] = []
         position = 0
         last = len(data) - HEADER_BYTES - FOOTER_BYTES
-        crc32c = google_crc32c.value
+        crc32c, crc_at = google_crc32c.value, _CRC.unpack_from
         while position <= last:
             head = data[position : position + HEADER_BYTES]
-            length = length_at(head, 0)
             # Records of equal length have equal headers: most need no second checksum.
-            if head not in known:
+            length = known.get(head)
+            if length is None:
+                length = length_at(head, 0)
                 if head != header(length):
                     return spans, position, "wrong checksum in the length"
                 if len(known) < _KNOWN_HEADERS:
-                    known.add(head)
+                    known[head] = length
             start = position + HEADER_BYTES
             end = start + length
             if end + FOOTER_BYTES > len(data):
                 break
             crc = crc32c(data[start:end])
-            if (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF != _CRC.unpack_from(data, end)[0]:
+            if (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF != crc_at(data, end)[0]:
                 return spans, position, "wrong checksum in the data"
             spans.append((start, end))
             position = end + FOOTER_BYTES

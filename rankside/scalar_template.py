@@ -10,9 +10,8 @@ from rankside.summary import field, scalar_value
 from rankside.tags import Tag
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Sequence
-
-    import numpy.typing as npt
 
 
 class ScalarTemplate:
@@ -30,9 +29,9 @@ class ScalarTemplate:
         self._window_tags: tuple[Tag, ...] | None = None
         self.described_in = -1
 
-    def fill(self, numbers: npt.NDArray[np.float32]) -> bytes:
-        """Return the serialized values; numbers: shape (T,), contiguous float32."""
-        self._bytes[self._positions] = numbers.view(np.uint8)
+    def fill(self, numbers: array[float]) -> bytes:
+        """Return the serialized values; numbers: T, of type code f."""
+        self._bytes[self._positions] = np.frombuffer(numbers, np.uint8)
         return self._bytes.tobytes()
 
     @property

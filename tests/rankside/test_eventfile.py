@@ -106,7 +106,7 @@ def test_tensorboard_reads_what_was_written(tmp_path):
 
 
 def test_values_and_tags_must_be_as_many(tmp_path):
-    with pytest.raises(ValueError, match="2 tags, but values of shape"):
+    with pytest.raises(ValueError, match="2 tags, but 1 values"):
         EventFileWriter(tmp_path).write_scalars(7, (Tag("a"), Tag("b")), [1.0])
 
 
