@@ -171,7 +171,7 @@ def _decode(
 
 def _event(data: bytes, start: int, end: int) -> _Event:
     """Parse one event; its summary is only located. Raises ValueError when it is no event."""
-    # Almost every event is a wall time, a small step and a summary of up to 16 KiB, in this order. The record's
+    # Almost every event is a wall time, a step and a summary of less than 16 KiB, in this order. The record's
     # footer, which is in `data` too, keeps the look ahead within bounds.
     position = start + 9
     if data[start] == 0x09 and position < end:

@@ -287,6 +287,24 @@ def test_two_writers_that_picked_the_same_name_get_a_file_each(tmp_path):
     assert [report.step for report in read_reports(tmp_path)] == [0, 1]
 
 
+def test_a_writer_knows_whether_its_folder_held_event_files_before(tmp_path):
+    first = EventFileWriter(tmp_path)
+    first.write_scalars(1, LOSS, [1.0])
+    assert not first.continues
+    first.close()
+    assert EventFileWriter(tmp_path).continues
+
+
+def test_a_given_wall_time_stands_in_the_event_instead_of_the_clocks(tmp_path):
+    writer = EventFileWriter(tmp_path, wall_clock=lambda: 100.0)
+    writer.write_scalars(1, LOSS, [1.0], wall_time=42.25)
+    writer.write_window(2, LOSS, window.single(np.array([2.0])), wall_time=43.5)
+    writer.write_scalars(3, LOSS, [3.0])
+    writer.close()
+    assert [report.wall_time for report in read_reports(tmp_path)] == [42.25, 43.5, 100.0]
+    assert [scalar.wall_time for scalar in in_tensorboard(tmp_path).Scalars("loss")] == [42.25, 43.5, 100.0]
+
+
 LIMITED = """
 import resource, signal, sys
 from pathlib import Path
