@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from rankside.window import Column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from rankside.tags import Tag
@@ -27,6 +26,8 @@ class StepMatrix(NamedTuple):
     tag_ids: shape (T,), ascending indices into `tags`: the tags that at least one rank reported at this step.
     columns: shape (7, W, T), float64: statistics as `Column` orders them, of rank r in row r; W is the world
         size. A rank that did not report a tag has COUNT and NONFINITE zero there, and NaN elsewhere.
+    wall_time: seconds since the epoch: the median of the reporting ranks' clocks, so that one wrong clock does
+        not matter.
     session_start: this step begins anew what was lost in a restart: everything that was said earlier of this
         step and of later ones is void.
     """
@@ -35,6 +36,7 @@ class StepMatrix(NamedTuple):
     tags: Sequence[Tag]
     tag_ids: Int64Array
     columns: Float64Array
+    wall_time: float = 0.0
     session_start: bool = False
 
     @property

@@ -51,7 +51,9 @@ class RankConfig:
     def __post_init__(self) -> None:
         """Raise `ConfigError`, naming the field, where a value cannot be used."""
         if not 0 <= self.rank < self.world_size:
-            raise ConfigError(f"rank={self.rank!r}: a number from 0 to world_size - 1 = {self.world_size - 1} is expected")
+            raise ConfigError(
+                f"rank={self.rank!r}: a number from 0 to world_size - 1 = {self.world_size - 1} is expected"
+            )
         for name in ("flush_seconds", "heartbeat_seconds", "buffer_bytes", "queue_limit", "file_bytes"):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
@@ -67,12 +69,14 @@ class RankConfig:
         environ = os.environ if environment is None else environment
         known = {f.name for f in fields(cls)}
         if unknown := explicit.keys() - known:
-            raise ConfigError(f"{sorted(unknown)[0]}: not a setting; known are {', '.join(sorted(known))}")
+            raise ConfigError(f"{min(unknown)}: not a setting; known are {', '.join(sorted(known))}")
         rank = _integer(environ, "RANK_ID", _integer(environ, "MS_NODE_ID", 0))
         values: dict[str, object] = {
             "active": environ.get("MS_ROLE") != "MS_SCHED",
             "rank": rank,
-            "world_size": max(_integer(environ, "RANK_SIZE", _integer(environ, "MS_WORKER_NUM", 1)), rank + 1),
+            "world_size": max(
+                _integer(environ, "RANK_SIZE", _integer(environ, "MS_WORKER_NUM", 1)), rank + 1
+            ),
             "run_dir": Path(environ[RUN_DIR_VARIABLE]) if environ.get(RUN_DIR_VARIABLE) else None,
             "endpoint": environ.get(ENDPOINT_VARIABLE) or None,
         }

@@ -113,7 +113,9 @@ class Gatherer:
         if older.tag_ids is not newer.tag_ids:
             ids = np.union1d(older.tag_ids, newer.tag_ids)
             older, newer = (_spread(report, ids) for report in (older, newer))
-        return Report(newer.step, newer.tag_ids, window.combine(older.columns, newer.columns), newer.wall_time)
+        return Report(
+            newer.step, newer.tag_ids, window.combine(older.columns, newer.columns), newer.wall_time
+        )
 
 
 def _spread(report: Report, ids: npt.NDArray[np.int64]) -> Report:

@@ -7,6 +7,7 @@ was asked to, and closing drops what was not delivered: keeping undelivered mess
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import stat
@@ -79,7 +80,9 @@ class Hub:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
-            raise TransportError(f"cannot listen on {endpoint}: {error.strerror}; choose another --bind") from error
+            raise TransportError(
+                f"cannot listen on {endpoint}: {error.strerror}; choose another --bind"
+            ) from error
         self.endpoint: str = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def receive(self, *, wait_seconds: float, at_most: int) -> list[tuple[bytes, bytes]]:
@@ -87,21 +90,17 @@ class Hub:
         messages: list[tuple[bytes, bytes]] = []
         if not self._socket.poll(int(wait_seconds * 1000)):
             return messages
-        try:
+        with contextlib.suppress(zmq.Again):
             while len(messages) < at_most:
                 frames = self._socket.recv_multipart(zmq.NOBLOCK)
                 # A peer that sends several frames is not one of ours; what does not decode is refused there.
                 messages.append((frames[0], frames[-1] if len(frames) == 2 else b""))
-        except zmq.Again:
-            pass
         return messages
 
     def send(self, identity: bytes, payload: bytes) -> None:
         """Send to a peer; dropped when it is gone or does not keep up, since it will ask again."""
-        try:
+        with contextlib.suppress(zmq.Again):
             self._socket.send_multipart([identity, payload], zmq.NOBLOCK)
-        except zmq.Again:
-            pass
 
     def close(self, *, linger_seconds: float = 0.5) -> None:
         """Close, after giving queued messages so long to leave."""
@@ -121,7 +120,7 @@ def check_endpoint(endpoint: str) -> None:
             )
         return
     host, separator, port = address.rpartition(":")
-    if not separator or not (port.isdigit() and int(port) < 65536) and port != "*":
+    if not separator or (not (port.isdigit() and int(port) < 65536) and port != "*"):
         raise TransportError(f"endpoint {endpoint!r}: tcp://<host>:<port> is expected")
     if not _is_loopback(host.strip("[]")):
         raise TransportError(
@@ -142,4 +141,6 @@ def _check_socket_folder(folder: Path) -> None:
     except OSError as error:
         raise TransportError(f"socket folder {folder}: {error.strerror}") from error
     if status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
-        raise TransportError(f"socket folder {folder} must belong to you with mode 0700: others could connect")
+        raise TransportError(
+            f"socket folder {folder} must belong to you with mode 0700: others could connect"
+        )

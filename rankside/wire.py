@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 import numpy as np
@@ -144,7 +144,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-Message = Union[Hello, Tags, Block, Heartbeat, Goodbye, Pulse, Unknown, Refused]
+Message = Hello | Tags | Block | Heartbeat | Goodbye | Pulse | Unknown | Refused
 
 _HELLO, _TAGS, _BLOCK, _HEARTBEAT, _GOODBYE, _PULSE, _UNKNOWN, _REFUSED = range(8)
 
@@ -156,28 +156,35 @@ def encode(message: Message) -> bytes:
 
 
 def _fields(message: Message) -> list[object]:
+    fields: list[object]
     if isinstance(message, Block):
-        return [
+        fields = [
             _BLOCK,
             message.step,
-            np.ascontiguousarray(message.rows, "<i8").tobytes(),
-            np.ascontiguousarray(message.wall_times, "<f8").tobytes(),
-            np.ascontiguousarray(message.tag_ids, "<u4").tobytes(),
-            np.ascontiguousarray(message.columns, "<f8").tobytes(),
+            _bytes(message.rows, "<i8"),
+            _bytes(message.wall_times, "<f8"),
+            _bytes(message.tag_ids, "<u4"),
+            _bytes(message.columns, "<f8"),
         ]
-    if isinstance(message, Heartbeat):
-        return [_HEARTBEAT, [list(beat) for beat in message.beats]]
-    if isinstance(message, Pulse):
-        return [_PULSE, np.ascontiguousarray(message.rows, "<i8").tobytes()]
-    if isinstance(message, Tags):
-        return [_TAGS, message.first, [[t.name, t.kind.value, t.unit, t.description] for t in message.tags]]
-    if isinstance(message, Hello):
-        return [_HELLO, VERSION, *message[:-1], dict(message.coordinates)]
-    if isinstance(message, Goodbye):
-        return [_GOODBYE, *message]
-    if isinstance(message, Refused):
-        return [_REFUSED, message.reason]
-    return [_UNKNOWN]
+    elif isinstance(message, Heartbeat):
+        fields = [_HEARTBEAT, [list(beat) for beat in message.beats]]
+    elif isinstance(message, Pulse):
+        fields = [_PULSE, _bytes(message.rows, "<i8")]
+    elif isinstance(message, Tags):
+        fields = [_TAGS, message.first, [[t.name, t.kind.value, t.unit, t.description] for t in message.tags]]
+    elif isinstance(message, Hello):
+        fields = [_HELLO, VERSION, *message[:-1], dict(message.coordinates)]
+    elif isinstance(message, Goodbye):
+        fields = [_GOODBYE, *message]
+    elif isinstance(message, Refused):
+        fields = [_REFUSED, message.reason]
+    else:
+        fields = [_UNKNOWN]
+    return fields
+
+
+def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
+    return np.ascontiguousarray(array, dtype).tobytes()
 
 
 def decode(data: bytes) -> Message:
@@ -199,7 +206,8 @@ def decode(data: bytes) -> Message:
     size, read = reader
     if len(fields) != size:
         raise WireError(f"message of kind {fields[0]} with {len(fields)} fields instead of {size}")
-    return read(*fields[1:])
+    message: Message = read(*fields[1:])
+    return message
 
 
 def _integer(value: Any, name: str, limit: int) -> int:
@@ -230,10 +238,19 @@ def _shown(value: object) -> str:
 
 
 def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
-    version: Any, run: Any, rank: Any, incarnation: Any, world_size: Any, host: Any, pid: Any, coordinates: Any
+    version: Any,
+    run: Any,
+    rank: Any,
+    incarnation: Any,
+    world_size: Any,
+    host: Any,
+    pid: Any,
+    coordinates: Any,
 ) -> Hello:
     if version != VERSION:
-        raise WireError(f"protocol version {_shown(version)}; this side speaks {VERSION}: use one crossrank version")
+        raise WireError(
+            f"protocol version {_shown(version)}; this side speaks {VERSION}: use one crossrank version"
+        )
     if not isinstance(coordinates, dict) or len(coordinates) > 16:
         raise WireError("coordinates must be a map of at most 16 entries")
     world_size = _integer(world_size, "world size", RANK_LIMIT)
@@ -248,7 +265,8 @@ def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
         host=_text(host, "host", NAME_LIMIT_BYTES),
         pid=_integer(pid, "pid", STEP_LIMIT),
         coordinates={
-            _text(k, "coordinate", 64): _integer(v, "coordinate index", RANK_LIMIT) for k, v in coordinates.items()
+            _text(k, "coordinate", 64): _integer(v, "coordinate index", RANK_LIMIT)
+            for k, v in coordinates.items()
         },
     )
 
@@ -267,7 +285,9 @@ def _read_tag(entry: Any) -> Tag:
     try:
         kind = TagKind(kind)
     except ValueError as error:
-        raise WireError(f"tag kind {_shown(kind)}; one of {[k.value for k in TagKind]} is expected") from error
+        raise WireError(
+            f"tag kind {_shown(kind)}; one of {[k.value for k in TagKind]} is expected"
+        ) from error
     name = _text(name, "tag name", NAME_LIMIT_BYTES)
     if not name or not name.isprintable():
         raise WireError(f"tag name {_shown(name)} is empty or not printable")

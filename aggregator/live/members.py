@@ -1,0 +1,116 @@
+"""The ranks of a run as the aggregator knows them: who they are, when they were last heard, what they do.
+
+Pure: the clock's value is brought by the caller, and whether a process still runs is asked of a function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from aggregator.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from rankside.wire import Beat, Goodbye, Hello
+
+# Silence after which a rank is asked about: a rank on this machine is looked up by its process, one elsewhere is
+# given longer, since a busy interpreter can hold a heartbeat back for seconds.
+SUSPECT_SECONDS = 3.0
+LOST_SECONDS = 15.0
+
+
+class Presence(Enum):
+    """Whether a rank can still be expected to report."""
+
+    LIVE = "live"
+    LEFT = "left"
+    LOST = "lost"
+
+
+@dataclass(slots=True)
+class Member:
+    """One incarnation of one rank.
+
+    heard: when its last message came, in seconds of the service's clock. step, phase, phase_since: from its
+    heartbeats. reason: what it gave at its goodbye.
+    """
+
+    hello: Hello
+    identity: bytes
+    ledger: Ledger
+    heard: float
+    step: int = 0
+    phase: str = "starting"
+    phase_since: float = 0.0
+    presence: Presence = Presence.LIVE
+    reason: str = ""
+
+    def take_beat(self, beat: Beat, now: float) -> None:
+        """Take note of a heartbeat."""
+        self.step = beat.step
+        self.phase = beat.phase
+        self.phase_since = now - beat.seconds
+        self.ledger.forget_before(beat.oldest)
+
+    def take_goodbye(self, goodbye: Goodbye) -> None:
+        """Take note that the rank leaves; blocks of it that have not come are lost."""
+        self.presence = Presence.LEFT
+        self.reason = goodbye.reason
+        self.ledger.forget_before(goodbye.sequence + 1)
+
+
+class Members:
+    """All ranks that have said hello, each in its newest incarnation."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, Member] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        """Go through the members in the order in which their ranks first came."""
+        return iter(self._members.values())
+
+    def __len__(self) -> int:
+        """Return how many ranks have said hello."""
+        return len(self._members)
+
+    def get(self, rank: int, incarnation: int) -> Member | None:
+        """Return the member if this is its newest incarnation."""
+        member = self._members.get(rank)
+        return member if member is not None and member.hello.incarnation == incarnation else None
+
+    def enter(self, hello: Hello, identity: bytes, *, now: float, stored: int = 0) -> Member:
+        """Take in a rank: a new one, a newer incarnation, or the same one on a new connection."""
+        member = self.get(hello.rank, hello.incarnation)
+        if member is None:
+            member = self._members[hello.rank] = Member(hello, identity, Ledger(stored=stored), now)
+        member.identity = identity
+        member.heard = now
+        member.presence = Presence.LIVE
+        return member
+
+    def lose_silent(self, *, now: float, host: str, runs: Callable[[int], bool]) -> list[Member]:
+        """Mark and return those that are gone without a goodbye.
+
+        host: this machine's name; `runs` tells whether a process of it still runs.
+        """
+        lost = [
+            member for member in self if member.presence is Presence.LIVE and _gone(member, now, host, runs)
+        ]
+        for member in lost:
+            member.presence = Presence.LOST
+        return lost
+
+    @property
+    def all_gone(self) -> bool:
+        """Whether nobody is left who could report."""
+        return all(member.presence is not Presence.LIVE for member in self)
+
+
+def _gone(member: Member, now: float, host: str, runs: Callable[[int], bool]) -> bool:
+    silence = now - member.heard
+    if member.hello.host == host:
+        return silence >= SUSPECT_SECONDS and not runs(member.hello.pid)
+    return silence >= LOST_SECONDS

@@ -1,0 +1,111 @@
+"""The aggregator's loop: socket in, pipeline, files out, and the decision when the run is over.
+
+One thread does everything in turn, so nothing here needs a lock. Files are flushed, the state published and
+acknowledgements given about twice a second.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aggregator.live import resume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from aggregator.live.service import Service
+    from aggregator.pipeline import Pipeline
+    from rankside.transport import Hub
+
+_LOGGER = logging.getLogger("crossrank")
+_WAIT_SECONDS = 0.1
+_BATCH = 2000  # messages between two looks at the clock
+_FLUSH_SECONDS = 0.5
+_LOOK_SECONDS = 1.0  # between two looks for ranks that are gone
+
+
+class Server:
+    """Runs one service on one hub.
+
+    lifeline: a pipe whose writing end the launcher holds, or None. When that end closes, no further rank will
+    come, and the server finishes as soon as those that came have left.
+    """
+
+    def __init__(
+        self, hub: Hub, service: Service, pipeline: Pipeline, *, run_dir: Path, lifeline: int | None = None
+    ) -> None:
+        self._hub = hub
+        self._service = service
+        self._pipeline = pipeline
+        self._run_dir = run_dir
+        self._lifeline = lifeline
+        self._host = socket.gethostname()
+        self._next_flush = 0.0
+        self._next_look = 0.0
+        self._last_ones = lifeline is None
+        if lifeline is not None:
+            os.set_blocking(lifeline, False)
+
+    def run(self, *, stopped: Callable[[], bool]) -> None:
+        """Serve until the run is over, or `stopped` says so; then close every step and every file."""
+        while not stopped():
+            received = self._serve_once(_WAIT_SECONDS)
+            if not received and self._over():
+                break
+        while self._serve_once(0.0):
+            pass
+        self._pipeline.finish()
+        self._store()
+        self._pipeline.close()
+
+    def _serve_once(self, wait_seconds: float) -> int:
+        messages = self._hub.receive(wait_seconds=wait_seconds, at_most=_BATCH)
+        now = time.monotonic()
+        for identity, payload in messages:
+            self._service.take(identity, payload, now=now)
+        self._pipeline.advance(now=now)
+        if now >= self._next_flush:
+            self._store()
+            self._next_flush = time.monotonic() + _FLUSH_SECONDS
+        if now >= self._next_look:
+            self._service.lose_silent(now=now, host=self._host, runs=_runs)
+            self._next_look = now + _LOOK_SECONDS
+        return len(messages)
+
+    def _store(self) -> None:
+        """Bring everything closed to disk, and only then count it as stored."""
+        if not self._pipeline.flush():
+            return
+        self._service.store()
+        aligner = self._pipeline.aligner
+        state = resume.State(
+            aligner.closed_until,
+            aligner.world_size,
+            self._service.stored_ranks(),
+            resume.measure(self._run_dir),
+        )
+        try:
+            resume.publish(self._run_dir, state)
+        except OSError as error:
+            _LOGGER.warning(
+                "the aggregator's state cannot be written (%s); a restart would merge from the files", error
+            )
+
+    def _over(self) -> bool:
+        if self._lifeline is None:
+            return False
+        if not self._last_ones:
+            try:
+                self._last_ones = os.read(self._lifeline, 1) == b""
+            except BlockingIOError:
+                return False
+        return self._last_ones and self._service.members.all_gone
+
+
+def _runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

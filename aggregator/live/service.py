@@ -1,0 +1,219 @@
+"""The aggregator's half of the protocol, without a socket: takes payloads, feeds the pipeline, answers.
+
+A peer that sends what is not a valid message is refused, forgotten and counted; the others are served on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from aggregator.align import Admission, Report
+from aggregator.live.members import Member, Members, Presence
+from rankside import wire
+from rankside.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy.typing as npt
+
+    from aggregator.align import Aligner
+    from aggregator.tag_table import TagTable
+    from rankside.tags import Tag
+
+    Int64Array = npt.NDArray[np.int64]
+
+_LOGGER = logging.getLogger("crossrank")
+
+
+_STRANGERS = 100_000  # connections remembered as asked to begin again
+
+
+class StoredRank(NamedTuple):
+    """What an earlier aggregator of this run has stored of a rank."""
+
+    incarnation: int
+    sequence: int
+
+
+class _Session:
+    """One connection: the sender's tag table, and how its indices map to the run's."""
+
+    def __init__(self, table: TagTable) -> None:
+        self.ranks: set[tuple[int, int]] = set()
+        self._table = table
+        self._tags: list[Tag] = []
+        self._run_ids = np.empty(0, np.int64)
+        self._layouts: dict[bytes, tuple[Int64Array, Int64Array | None]] = {}
+
+    def extend(self, first: int, tags: tuple[Tag, ...]) -> None:
+        """Take entries of the sender's tag table."""
+        if first > len(self._tags):
+            raise WireError(f"tags from index {first} on, but only {len(self._tags)} are known")
+        self._tags[first:] = tags
+        self._run_ids = self._table.add(self._tags)
+        self._layouts.clear()
+
+    def layout(self, tag_ids: Int64Array) -> tuple[Int64Array, Int64Array | None]:
+        """Return the run's ids for the sender's, ascending, and the order of columns that makes them so."""
+        key = tag_ids.tobytes()
+        if key not in self._layouts:
+            if tag_ids[-1] >= len(self._run_ids):
+                raise WireError(f"tag id {tag_ids[-1]}, but only {len(self._run_ids)} tags are known")
+            ids = self._run_ids[tag_ids]
+            order = np.argsort(ids)
+            if np.any(np.diff(ids[order]) == 0):
+                raise WireError("a block names a tag twice")
+            ascending = bool(np.all(order == np.arange(len(order))))
+            self._layouts[key] = self._table.intern(ids[order]), None if ascending else order
+        return self._layouts[key]
+
+
+class Service:
+    """Serves ranks and relays.
+
+    counters: `refused` peers, `strangers` (connections that were asked to begin
+    again), `foreign` rows (of
+    ranks that the connection does not speak for).
+    """
+
+    def __init__(
+        self,
+        aligner: Aligner,
+        *,
+        run: str,
+        send: Callable[[bytes, bytes], None],
+        stored: Mapping[int, StoredRank] | None = None,
+    ) -> None:
+        self.members = Members()
+        self.counters: Counter[str] = Counter()
+        self._aligner = aligner
+        self._run = run
+        self._send = send
+        self._stored = dict(stored or {})
+        self._sessions: dict[bytes, _Session] = {}
+        self._strangers: set[bytes] = set()
+
+    def take(self, identity: bytes, payload: bytes, *, now: float) -> None:
+        """Take one payload of one peer."""
+        try:
+            self._dispatch(identity, wire.decode(payload), now)
+        except WireError as error:
+            self._refuse(identity, str(error))
+
+    def store(self) -> None:
+        """Take note that everything in closed steps is on disk."""
+        for member in self.members:
+            member.ledger.store(self._aligner.closed_until)
+
+    def lose_silent(self, *, now: float, host: str, runs: Callable[[int], bool]) -> list[Member]:
+        """Stop waiting for ranks that are gone without a goodbye, and return them."""
+        lost = self.members.lose_silent(now=now, host=host, runs=runs)
+        for member in lost:
+            self._aligner.leave(member.hello.rank, member.hello.incarnation)
+            _LOGGER.warning(
+                "rank %d is gone without a goodbye, last heard at step %d (%s)",
+                member.hello.rank,
+                member.step,
+                member.phase,
+            )
+        return lost
+
+    def stored_ranks(self) -> dict[int, StoredRank]:
+        """Return what is stored of each rank, for the next aggregator of this run."""
+        known = {m.hello.rank: StoredRank(m.hello.incarnation, m.ledger.stored) for m in self.members}
+        return {**self._stored, **known}
+
+    def _dispatch(self, identity: bytes, message: wire.Message, now: float) -> None:
+        if isinstance(message, wire.Hello):
+            self._welcome(identity, message, now)
+            return
+        session = self._sessions.get(identity)
+        if session is None:
+            self._ask_again(identity, message)
+        elif isinstance(message, wire.Block):
+            self._take_block(session, message, now)
+        elif isinstance(message, wire.Tags):
+            session.extend(message.first, message.tags)
+        elif isinstance(message, wire.Heartbeat):
+            self._answer(identity, session, message, now)
+        elif isinstance(message, wire.Goodbye):
+            self._take_goodbye(session, message, now)
+        else:
+            raise WireError(f"a rank does not send {type(message).__name__}")
+
+    def _ask_again(self, identity: bytes, message: wire.Message) -> None:
+        """Ask a connection that this service does not know to begin again: once, and at each sign of life."""
+        if identity in self._strangers and not isinstance(message, wire.Heartbeat):
+            return
+        if len(self._strangers) >= _STRANGERS:
+            self._strangers.clear()
+        self._strangers.add(identity)
+        self.counters["strangers"] += 1
+        self._send(identity, wire.encode(wire.Unknown()))
+
+    def _welcome(self, identity: bytes, hello: wire.Hello, now: float) -> None:
+        if hello.run != self._run:
+            raise WireError(f"this aggregator serves run {self._run}, not {hello.run}")
+        stored = self._stored.get(hello.rank, StoredRank(-1, 0))
+        if hello.incarnation < stored.incarnation or not self._aligner.join(
+            hello.rank, hello.incarnation, world_size=hello.world_size
+        ):
+            raise WireError(f"a later start of rank {hello.rank} is already here")
+        sequence = stored.sequence if stored.incarnation == hello.incarnation else 0
+        self.members.enter(hello, identity, now=now, stored=sequence)
+        session = self._sessions.setdefault(identity, _Session(self._aligner.table))
+        session.ranks.add((hello.rank, hello.incarnation))
+
+    def _take_block(self, session: _Session, block: wire.Block, now: float) -> None:
+        tag_ids, order = session.layout(block.tag_ids)
+        columns = block.columns if order is None else block.columns[:, :, order]
+        for i, (rank, incarnation, sequence) in enumerate(block.rows.tolist()):
+            member = self._member(session, rank, incarnation, now)
+            if member is None or not member.ledger.admit(sequence):
+                continue
+            report = Report(rank, incarnation, block.step, tag_ids, columns[:, i], float(block.wall_times[i]))
+            admission = self._aligner.add(report, now=now)
+            merged_with = {Admission.OPEN: block.step, Admission.SUPPLEMENT: block.step + 1}.get(
+                admission, -1
+            )
+            member.ledger.await_step(sequence, merged_with)
+
+    def _answer(self, identity: bytes, session: _Session, heartbeat: wire.Heartbeat, now: float) -> None:
+        rows = []
+        for beat in heartbeat.beats:
+            member = self._member(session, beat.rank, beat.incarnation, now)
+            if member is not None:
+                member.take_beat(beat, now)
+                ledger = member.ledger
+                rows.append((beat.rank, beat.incarnation, beat.sequence, ledger.received, ledger.stored))
+        self._send(identity, wire.encode(wire.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
+
+    def _take_goodbye(self, session: _Session, goodbye: wire.Goodbye, now: float) -> None:
+        member = self._member(session, goodbye.rank, goodbye.incarnation, now)
+        if member is not None:
+            member.take_goodbye(goodbye)
+            self._aligner.leave(goodbye.rank, goodbye.incarnation)
+
+    def _member(self, session: _Session, rank: int, incarnation: int, now: float) -> Member | None:
+        """Return the member that this connection speaks for; one that was given up is back."""
+        member = self.members.get(rank, incarnation) if (rank, incarnation) in session.ranks else None
+        if member is None:
+            self.counters["foreign"] += 1
+            return None
+        member.heard = now
+        if member.presence is Presence.LOST:
+            member.presence = Presence.LIVE
+            self._aligner.join(rank, incarnation, world_size=member.hello.world_size)
+        return member
+
+    def _refuse(self, identity: bytes, reason: str) -> None:
+        self._sessions.pop(identity, None)
+        self.counters["refused"] += 1
+        if self.counters["refused"] <= 20:
+            _LOGGER.warning("refused a peer: %s", reason)
+        self._send(identity, wire.encode(wire.Refused(reason[:1000])))

@@ -1,0 +1,113 @@
+"""Wires a run together: configuration, pipeline, sinks and server, in the one place where objects meet."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggregator.align import Aligner
+from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
+from aggregator.live import resume
+from aggregator.live.server import Server
+from aggregator.live.service import Service
+from aggregator.pipeline import Pipeline
+from aggregator.sinks.findings import FindingsFile
+from aggregator.sinks.group import SinkGroup
+from aggregator.sinks.merged_runs import MergedRuns
+from aggregator.sinks.run_file import RunFile
+from rankside.transport import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What an aggregator is told.
+
+    run_dir: the run's folder; its name is the run's name. bind: endpoint to listen on.
+    world_size: how many ranks to expect, or None to learn it from the first one.
+    max_wait_seconds, max_lag_steps: how long a step waits for missing ranks.
+    ready_fd: file descriptor to write the endpoint and a newline to as soon as the aggregator listens.
+    lifeline_fd: read end of a pipe; when its other end closes, no further rank will come.
+    detect: thresholds as "name=value".
+    """
+
+    run_dir: Path
+    bind: str
+    world_size: int | None = None
+    max_wait_seconds: float = 30.0
+    max_lag_steps: int = 1000
+    ready_fd: int | None = None
+    lifeline_fd: int | None = None
+    detect: tuple[str, ...] = ()
+
+
+def serve(options: ServeOptions) -> int:
+    """Serve one run until it is over or a SIGTERM comes; return the exit code.
+
+    Raises `TransportError` or `ConfigError` where it cannot begin; the folder is then as it was.
+    """
+    logging.basicConfig(format="crossrank: %(message)s", level=logging.INFO)
+    settings = DetectionSettings.from_pairs(options.detect)
+    hub = Hub(options.bind)
+    with _stop_on_sigterm() as stopping:
+        run_dir = options.run_dir
+        (run_dir / "merged").mkdir(parents=True, exist_ok=True)
+        state = resume.load(run_dir)
+        resume.cut_back(run_dir, state.sizes if state else {})
+        aligner = Aligner(
+            world_size=options.world_size,
+            max_wait_seconds=options.max_wait_seconds,
+            max_lag_steps=options.max_lag_steps,
+        )
+        if state is not None:
+            aligner.resume(state.closed_until, {rank: s.incarnation for rank, s in state.ranks.items()})
+        service = Service(aligner, run=run_dir.name, send=hub.send, stored=state.ranks if state else None)
+        sinks = SinkGroup()
+        sinks.add("merged runs", MergedRuns(run_dir / "merged"))
+        sinks.add("findings", FindingsFile(run_dir / "findings.jsonl"))
+        sinks.add("run file", RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks)))
+        pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
+        server = Server(hub, service, pipeline, run_dir=run_dir, lifeline=options.lifeline_fd)
+        if options.ready_fd is not None:
+            os.write(options.ready_fd, f"{hub.endpoint}\n".encode())
+            os.close(options.ready_fd)
+        server.run(stopped=stopping.is_set)
+    hub.close()
+    return 0
+
+
+def _status(aligner: Aligner, service: Service, sinks: SinkGroup) -> Mapping[str, object]:
+    members = list(service.members)
+    return {
+        "world_size": aligner.world_size,
+        "last_step": aligner.closed_until,
+        "ranks": {
+            presence: sorted(m.hello.rank for m in members if m.presence.value == presence)
+            for presence in ("live", "left", "lost")
+        },
+        "counts": {
+            **aligner.counts._asdict(),
+            "duplicates": sum(m.ledger.duplicates for m in members),
+            "lost": sum(m.ledger.lost for m in members),
+            **service.counters,
+        },
+        "sink_failures": dict(sinks.failures),
+    }
+
+
+@contextlib.contextmanager
+def _stop_on_sigterm() -> Iterator[threading.Event]:
+    stopping = threading.Event()
+    previous = signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    try:
+        yield stopping
+    finally:
+        signal.signal(signal.SIGTERM, previous)

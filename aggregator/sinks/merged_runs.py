@@ -1,0 +1,95 @@
+"""Writes the merged curves as TensorBoard runs.
+
+    merged/mean  merged/min  merged/max  merged/std   the ranks' own tags, so that they overlay in one chart
+    merged/      <tag>/mean, <tag>/min, <tag>/max      for the band charts of the custom scalars page
+                 <tag>/ranks_seen, <tag>/nonfinite     on how many ranks the point stands; NaN and infinite values
+                 <tag>/rank_of_min, <tag>/rank_of_max  who holds the extremes; -1 where no value was finite
+
+A tag without a finite value at a step has NaN there. Each flush leaves whole records in all five folders.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggregator.sinks.band_charts import layout_value
+from rankside.eventfile import EventFileWriter
+from rankside.tags import Tag
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from aggregator.sinks.sink import ClosedStep
+
+STATISTICS = ("mean", "min", "max", "std")
+_HONEST = (
+    ("mean", "mean over the ranks' finite values"),
+    ("min", "lowest finite value of any rank"),
+    ("max", "highest finite value of any rank"),
+    ("ranks_seen", "ranks that reported the tag"),
+    ("nonfinite", "values that were NaN or infinite"),
+    ("rank_of_min", "lowest rank that holds the minimum"),
+    ("rank_of_max", "lowest rank that holds the maximum"),
+)
+
+
+class MergedRuns:
+    """The event files below one `merged` folder. Raises OSError where a folder cannot be made."""
+
+    def __init__(self, folder: Path) -> None:
+        self._writers = {name: EventFileWriter(folder / name) for name in STATISTICS}
+        self._honest = EventFileWriter(folder)
+        self._layouts: dict[bytes, tuple[tuple[Tag, ...], tuple[Tag, ...]]] = {}
+        self._charted: list[str] = []
+
+    def write(self, closed: ClosedStep) -> None:
+        """Write one step to all folders."""
+        matrix, merged = closed.matrix, closed.merged
+        step, wall_time = matrix.step, matrix.wall_time
+        if matrix.session_start:
+            for writer in (*self._writers.values(), self._honest):
+                writer.write_session_start(step)
+        tags, honest_tags = self._tags(closed)
+        curves = (merged.mean, merged.minimum, merged.maximum, merged.std)
+        for name, values in zip(STATISTICS, curves, strict=True):
+            self._writers[name].write_scalars(step, tags, values, wall_time=wall_time)
+        honest = np.stack(
+            [
+                merged.mean,
+                merged.minimum,
+                merged.maximum,
+                merged.ranks_seen,
+                merged.nonfinite,
+                merged.rank_of_min,
+                merged.rank_of_max,
+            ],
+            axis=1,
+        )
+        self._honest.write_scalars(step, honest_tags, honest.ravel(), wall_time=wall_time)
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        for writer in (*self._writers.values(), self._honest):
+            writer.flush()
+
+    def close(self) -> None:
+        """Flush and close all files."""
+        for writer in (*self._writers.values(), self._honest):
+            writer.close()
+
+    def _tags(self, closed: ClosedStep) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
+        """Return the step's tags, and those of the honest numbers tag by tag."""
+        key = closed.matrix.tag_ids.tobytes()
+        if key not in self._layouts:
+            tags = tuple(closed.matrix.tags[i] for i in closed.matrix.tag_ids)
+            honest = tuple(
+                Tag(f"{tag.name}/{name}", description=text) for tag in tags for name, text in _HONEST
+            )
+            self._layouts[key] = tags, honest
+            new = [tag.name for tag in tags if tag.name not in self._charted]
+            if new:
+                self._charted += new
+                self._honest.write_summary(closed.matrix.step, [layout_value(self._charted)])
+        return self._layouts[key]

@@ -1,0 +1,62 @@
+"""Keeps `run.json`: what the run is, what its tags mean, and what did not go the straight way. Published by rename."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from aggregator.sinks.sink import ClosedStep
+
+
+class RunFile:
+    """The run's description; entries that others have written into the file are kept.
+
+    status: returns the entries that change while the run goes on. Raises OSError where the file cannot be read.
+    """
+
+    def __init__(self, path: Path, status: Callable[[], Mapping[str, object]]) -> None:
+        self._path = path
+        self._status = status
+        self._entries: dict[str, object] = read(path)
+        self._published = ""
+        self._tags: dict[str, object] = {}
+
+    def write(self, closed: ClosedStep) -> None:
+        """Take note of the step's tags."""
+        tags = closed.matrix.tags
+        if len(self._tags) < len(tags):
+            self._tags = {
+                tag.name: {"kind": tag.kind.value, "unit": tag.unit, "description": tag.description}
+                for tag in tags
+            }
+
+    def flush(self) -> None:
+        """Publish the file when something changed."""
+        content = json.dumps({**self._entries, **self._status(), "tags": self._tags}, indent=2)
+        if content != self._published:
+            publish(self._path, content)
+            self._published = content
+
+    def close(self) -> None:
+        """Publish the last state."""
+        self.flush()
+
+
+def read(path: Path) -> dict[str, object]:
+    """Return the entries of the file, none where it does not exist or is not a JSON object."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def publish(path: Path, content: str) -> None:
+    """Write a file that others read: whole, or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(content + "\n", encoding="utf-8")
+    part.replace(path)
