@@ -1,0 +1,270 @@
+"""The callback that records what a training does: one word in `Model.train`'s or `Model.fit`'s callback list.
+
+    model.train(10, dataset, callbacks=[RankMonitor(), ...])
+
+Nothing here raises into training or waits for the device, the disk or the network. Put it first in the list:
+then the time that other callbacks take counts as theirs, not as the step's. Of two monitors in one list the
+second does nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from mindspore.communication import get_group_size, get_rank
+from mindspore.train import Callback
+from typing_extensions import Self
+
+from rankside.config import RankConfig
+from rankside.errors import ConfigError
+from rankside.schedule import Schedule
+from rankside.training.collector import Draft, Training
+from rankside.training.collector_group import CollectorGroup
+from rankside.training.initial_step import initial_step
+from rankside.training.learning_rate import LearningRate
+from rankside.training.loss import Loss
+from rankside.training.loss_scale import LossScale
+from rankside.training.memory import Memory
+from rankside.training.process_record import process_record
+from rankside.training.progress import Progress
+from rankside.training.self_watch import SelfWatch
+from rankside.training.tensor_value import later
+from rankside.training.times import Times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rankside.training.process_record import ProcessRecord
+
+logger = logging.getLogger("crossrank")
+
+
+class RankMonitor(Callback):  # type: ignore[misc]
+    """Records this rank's numbers of every training step.
+
+    logdir: folder in which the run's folder is made; `runs` unless given. Not used under `crossrank run`.
+    every: steps in a reporting window, or a map from first step to that number: {0: 1, 1000: 10}.
+    log_every: steps between two lines on the terminal, on rank 0; 0 for none.
+    initial_step: steps trained before this process began, where it cannot be seen: `Model.train`'s
+        `initial_epoch` and mindformers' resumed step are.
+
+    Raises `ConfigError` where an argument cannot be used.
+    """
+
+    def __init__(
+        self,
+        *,
+        logdir: str | Path | None = None,
+        every: int | Mapping[int, int] | None = None,
+        log_every: int = 100,
+        initial_step: int | None = None,
+    ) -> None:
+        super().__init__()
+        _require_steps("log_every", log_every)
+        if initial_step is not None:
+            _require_steps("initial_step", initial_step)
+        self._config = RankConfig.from_environment(logdir=logdir, every=every)
+        self._initial_step = initial_step
+        self._schedule = Schedule(self._config.every)
+        self._record: ProcessRecord | None = None
+        self._times = Times()
+        self._self_watch = SelfWatch()
+        self._group = CollectorGroup(
+            [
+                Loss(),
+                LearningRate(self._reports),
+                LossScale(),
+                self._times,
+                Memory(),
+                self._self_watch,
+                *([Progress(log_every)] if log_every else []),
+            ]
+        )
+        self._depth = 0
+        self._training = False
+        self._begun = False
+        self._run_context: Any = None
+        self._base = 0
+        self._steps_done = 0
+        self._step = 0
+        self._evaluation_began = 0.0
+        self._warned: set[str] = set()
+
+    @property
+    def failed(self) -> Mapping[str, str]:
+        """What is no longer recorded, and why."""
+        return self._group.failed
+
+    def log(self, tag: str, value: Any) -> None:
+        """Record a number, or a tensor of one element, of the step that runs or has just ended."""
+        if self._record is not None and self._training:
+            self._record.recorder.log(self._step, {tag: later(value)})
+
+    def close(self) -> None:
+        """Write and deliver everything, and say goodbye, instead of leaving that to the end of the process."""
+        if self._record is not None:
+            self._record.finish()
+
+    def __enter__(self) -> Self:
+        """Enter a training, or the evaluation inside one."""
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None = None, error: BaseException | None = None, *traceback: object
+    ) -> None:
+        """Leave a training or an evaluation; an exception is what ended it, and passes on."""
+        self._depth -= 1
+        if self._depth > 0:
+            return
+        self._end_training()
+        if kind is not None and self._record is not None:
+            self._guard("goodbye", self._record.finish, f"{kind.__name__}: {error}")
+
+    def on_train_begin(self, run_context: Any) -> None:
+        """Find out whether this monitor is the one to record this training."""
+        parameters = run_context.original_args()
+        monitors = [c for c in parameters.get("list_callback") or () if isinstance(c, RankMonitor)]
+        first = monitors[0] if monitors else self
+        self._begun = False
+        self._run_context = run_context
+        self._training = first is self and self._config.active
+        if first is not self:
+            self._warn_once("two RankMonitors are in the callback list; only the first one records")
+
+    def on_train_epoch_begin(self, run_context: Any) -> None:
+        """Begin to record, at the first epoch: only here it is known how many epochs were trained before."""
+        if self._training and not self._begun:
+            self._begun = True
+            self._guard("start", self._begin_training, run_context.original_args())
+        self._phase("fetching data")
+
+    def on_train_step_begin(self, run_context: Any) -> None:
+        """Take what only exists before a step runs."""
+        if not self._training:
+            return
+        began = perf_counter()
+        self._step = self._base + run_context.original_args()["cur_step_num"]
+        self._group.step_begin(self._step)
+        self._phase("in the step")
+        self._self_watch.spent(perf_counter() - began)
+
+    def on_train_step_end(self, run_context: Any) -> None:
+        """Put together the report of the step, or of the steps of one dataset sink."""
+        if not self._training or self._record is None:
+            return
+        began = perf_counter()
+        parameters = run_context.original_args()
+        serial = parameters["cur_step_num"]
+        step = self._base + serial
+        draft = Draft(
+            step=step,
+            serial=serial,
+            steps=max(1, serial - self._steps_done),
+            reports=self._reports(step),
+            outputs=parameters.get("net_outputs"),
+        )
+        self._group.step_end(draft)
+        self._record.recorder.log(step, draft.values, deferred=draft.deferred)
+        self._step = self._record.last_step = step
+        self._steps_done = serial
+        self._phase("in a callback")
+        self._self_watch.spent(perf_counter() - began)
+
+    def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002 (the interface)
+        """Give the train cell back as it was, and have everything written soon."""
+        self._end_training()
+
+    def on_eval_begin(self, run_context: Any) -> None:  # noqa: ARG002 (the interface)
+        """Note that the rank is busy with something else."""
+        self._evaluation_began = perf_counter()
+        self._phase("evaluating")
+
+    def on_eval_end(self, run_context: Any) -> None:
+        """Record what the evaluation returned, at the step that training has reached."""
+        self._times.exclude(perf_counter() - self._evaluation_began)
+        if self._config.active:
+            self._guard("evaluation metrics", self._record_evaluation, run_context.original_args())
+        self._phase("in a callback" if self._training else "idle")
+
+    def _begin_training(self, parameters: Any) -> None:
+        self._record = process_record(self._own_config())
+        known = self._initial_step if self._initial_step is not None else initial_step(parameters)
+        self._steps_done = int(parameters.get("cur_step_num", 0))
+        self._base = self._record.begin(known, counted=self._steps_done)
+        self._step = self._record.last_step
+        network = parameters.get("train_network")
+        self._group.train_begin(
+            Training(
+                parameters=parameters,
+                run_context=self._run_context,
+                network=network,
+                optimizer=parameters.get("optimizer") or getattr(network, "optimizer", None),
+                recorder=self._record.recorder,
+                rank=self._config.rank,
+                world_size=self._config.world_size,
+                base=self._base,
+            )
+        )
+
+    def _end_training(self) -> None:
+        if not self._training:
+            return
+        self._phase("idle")
+        self._training = False
+        self._group.train_end()
+        if self._record is not None:
+            self._record.recorder.flush()
+
+    def _record_evaluation(self, parameters: Any) -> None:
+        results = {**(parameters.get("metrics") or {}), **(parameters.get("eval_results") or {})}
+        if self._record is None:
+            self._record = process_record(self._own_config())
+            self._record.begin(self._initial_step or 0)
+        numbers = {
+            f"eval/{name.removeprefix('eval_')}": later(value)
+            for name, value in results.items()
+            if getattr(value, "size", 1) == 1 and not isinstance(value, (str, dict, list, tuple))
+        }
+        for name in sorted(results.keys() - {tag.removeprefix("eval/") for tag in numbers} - {"eval_loss"}):
+            self._warn_once(f"the evaluation metric {name} is not one number and is not recorded")
+        self._record.recorder.report(self._record.last_step, numbers)
+
+    def _own_config(self) -> RankConfig:
+        # Without msrun, as under mpirun, only the communication group knows the rank; a process without
+        # communication is rank 0 of 1.
+        if self._config.world_size == 1:
+            try:
+                rank, world_size = get_rank(), get_group_size()
+            except (RuntimeError, ValueError, TypeError):
+                rank, world_size = 0, 1
+            if world_size > 1:
+                self._config = dataclasses.replace(self._config, rank=rank, world_size=world_size)
+        return self._config
+
+    def _reports(self, step: int) -> bool:
+        return self._schedule.ends_window(step, self._base + self._steps_done)
+
+    def _phase(self, name: str) -> None:
+        if self._record is not None:
+            self._record.recorder.phase(name)
+
+    def _guard(self, what: str, action: Any, *arguments: Any) -> None:
+        try:
+            action(*arguments)
+        except Exception as error:  # noqa: BLE001 (nothing of ours raises into training)
+            self._warn_once(f"{what} failed with {type(error).__name__}: {error}; training goes on")
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            logger.warning(message)
+
+
+def _require_steps(name: str, value: object) -> None:
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"{name}={value!r}: a number of steps, 0 or more, is expected")

@@ -1,0 +1,31 @@
+"""Turns what lives on a device into numbers, as late as possible."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def is_tensor(value: object) -> bool:
+    """Whether the value is a MindSpore tensor or parameter, of any shape."""
+    return hasattr(value, "asnumpy")
+
+
+def fetch_mean(value: Any) -> float:
+    """Return the mean of a tensor's elements, which is its value where it has one element; waits for it."""
+    array = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
+    if array.size == 1:
+        return float(array.reshape(-1)[0])
+    return float(array.astype(np.float64).mean())
+
+
+def later(value: Any) -> float | Callable[[], float]:
+    """Return a number as it is, and a tensor as a callable that fetches it."""
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    return partial(fetch_mean, value)

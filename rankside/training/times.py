@@ -1,0 +1,102 @@
+"""Measures where the time between the ends of two steps goes, on the training thread's clock.
+
+                 step ends                       next step begins    next step ends
+    callbacks of step |--- callbacks ---|--- data ---|--- step ------------|
+                      |------- host-time ------------|
+                                        |- data-time-|
+                      |----------------- iteration-time -------------------|
+
+A rank's step takes as long as the slowest rank's, since they wait for each other inside it; its data-time and
+host-time are its own. The end of the callbacks is where MindSpore asks whether it should stop, which it does
+after each step; in a dataset sink it does not, and data-time then holds the callbacks as well. Evaluation and
+compilation are left out. Times are milliseconds.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from rankside.training.collector import Collector
+
+if TYPE_CHECKING:
+    from rankside.training.collector import Draft, Training
+
+
+class Times(Collector):
+    """Tags `iteration-time`, `data-time`, `host-time`, `throughput`; of the first step of a training, none."""
+
+    name = "times"
+
+    def __init__(self) -> None:
+        self._run_context: Any = None
+        self._parameters: Any = {}
+        self._batch_size = 0.0
+        self._forget()
+
+    def _forget(self) -> None:
+        self._step_ended: float | None = None
+        self._callbacks_ended: float | None = None
+        self._step_began: float | None = None
+        self._excluded = self._excluded_data = 0.0
+
+    def train_begin(self, training: Training) -> None:
+        """Start afresh, and ask to be told when the callbacks of a step are done."""
+        self._forget()
+        self._batch_size = 0.0
+        self._parameters = training.parameters
+        self._run_context = training.run_context
+        asked = self._run_context.get_stop_requested
+
+        def get_stop_requested() -> bool:
+            self._callbacks_ended = perf_counter()
+            self._excluded_data = 0.0
+            training.recorder.phase("fetching data")
+            return bool(asked())
+
+        self._run_context.get_stop_requested = get_stop_requested
+
+    def train_end(self) -> None:
+        """Give the run context its own method back."""
+        if self._run_context is not None:
+            vars(self._run_context).pop("get_stop_requested", None)
+            self._run_context = None
+
+    def exclude(self, seconds: float) -> None:
+        """Leave out time between two steps that was neither data nor callbacks, such as an evaluation."""
+        self._excluded += seconds
+        self._excluded_data += seconds
+
+    def step_begin(self, step: int) -> None:  # noqa: ARG002 (the interface)
+        """Note when the step begins."""
+        self._step_began = perf_counter()
+
+    def step_end(self, draft: Draft) -> None:
+        """Add the times of the step that ended."""
+        now = perf_counter()
+        if self._step_ended is not None and self._step_began is not None:
+            callbacks_ended = self._callbacks_ended or self._step_ended
+            iteration = (now - self._step_ended - self._excluded) / draft.steps
+            values = draft.values
+            values["iteration-time"] = 1e3 * iteration
+            data = max(0.0, self._step_began - callbacks_ended - self._excluded_data)
+            host = self._step_began - self._step_ended - self._excluded
+            values["data-time"] = 1e3 * data / draft.steps
+            values["host-time"] = 1e3 * host / draft.steps
+            if not self._batch_size:
+                self._batch_size = batch_size(self._parameters) or -1.0
+            if self._batch_size > 0:
+                values["throughput"] = self._batch_size / iteration
+        self._step_ended = now
+        self._callbacks_ended = None
+        self._excluded = self._excluded_data = 0.0
+
+
+def batch_size(parameters: Any) -> float:
+    """Return how many samples this rank trains in a step, from the batch at hand or the dataset; 0 if unknown."""
+    batch = parameters.get("train_dataset_element")
+    first = batch[0] if isinstance(batch, (tuple, list)) and batch else None
+    if first is not None and len(getattr(first, "shape", ())) > 0:
+        return float(first.shape[0])
+    size = getattr(parameters.get("train_dataset"), "get_batch_size", lambda: None)()
+    return float(size or 0)
