@@ -140,7 +140,11 @@ def _rendezvous_path(scheduler: str) -> Path:
     folder = Path(tempfile.gettempdir()) / f"crossrank-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+    if (
+        not stat.S_ISDIR(status.st_mode)
+        or status.st_uid != os.getuid()
+        or stat.S_IMODE(status.st_mode) & 0o077
+    ):
         raise TransportError(f"{folder} must be a folder of yours with mode 0700; remove it")
     return folder / f"{scheduler.replace(':', '_').replace('/', '_')}.json"
 

@@ -29,7 +29,13 @@ class Uplink:
     """One rank's connection to the aggregator or a relay."""
 
     def __init__(
-        self, endpoint: str, hello: wire.Hello, tags: Sequence[Tag], *, buffer_bytes: int, heartbeat_seconds: float
+        self,
+        endpoint: str,
+        hello: wire.Hello,
+        tags: Sequence[Tag],
+        *,
+        buffer_bytes: int,
+        heartbeat_seconds: float,
     ) -> None:
         self._link = Link(endpoint)
         self._hello = hello
@@ -90,7 +96,9 @@ class Uplink:
 
     def say_goodbye(self, reason: str) -> None:
         """Tell the aggregator that this rank leaves."""
-        goodbye = wire.Goodbye(self._hello.rank, self._hello.incarnation, self._outbox.next_sequence - 1, reason)
+        goodbye = wire.Goodbye(
+            self._hello.rank, self._hello.incarnation, self._outbox.next_sequence - 1, reason
+        )
         self._link.send(wire.encode(goodbye))
 
     def close(self) -> None:
