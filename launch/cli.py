@@ -51,6 +51,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         bind=options.bind,
         max_wait_seconds=options.max_wait,
         max_lag_steps=options.max_lag,
+        detect=options.detect,
     )
     outcome = run_with_sidecar(plan, os.environ)
     for line in summary(outcome.run_dir, complete=outcome.complete):
@@ -82,6 +83,7 @@ def _serve(options: argparse.Namespace, _: list[str]) -> int:
             max_lag_steps=options.max_lag,
             ready_fd=options.ready_fd,
             lifeline_fd=options.lifeline_fd,
+            detect=tuple(options.detect),
         )
     )
 

@@ -148,6 +148,7 @@ def _add_run(command: Commands) -> None:
         "(default: a socket that only this user can reach)",
     )
     _add_waits(parser)
+    _add_detect(parser)
 
 
 def _add_demo(command: Commands) -> None:
@@ -198,6 +199,7 @@ def _add_serve(command: Commands) -> None:
         "--world-size", type=int, metavar="N", help="number of ranks (default: what the ranks say)"
     )
     _add_waits(parser)
+    _add_detect(parser)
     parser.add_argument(
         "--ready-fd", type=int, metavar="FD", help="write the endpoint to this descriptor once it listens"
     )
@@ -233,4 +235,14 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
         default=1000,
         metavar="N",
         help="steps by which a rank may lag before a step is closed without it (default: 1000)",
+    )
+
+
+def _add_detect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--detect",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="change a threshold of detection; may be repeated (a wrong name prints those that exist)",
     )

@@ -33,6 +33,7 @@ class RunPlan:
     bind: `tcp://<loopback address>:<port>`, or None for a socket in a private folder.
     world_size: the number of ranks as far as the command tells, else None.
     max_wait_seconds, max_lag_steps: how long the ranks of a step wait for the missing ones.
+    detect: thresholds of detection, NAME=VALUE each.
     """
 
     command: tuple[str, ...]
@@ -43,6 +44,7 @@ class RunPlan:
     world_size: int | None
     max_wait_seconds: float
     max_lag_steps: int
+    detect: tuple[str, ...] = ()
 
     @classmethod
     def checked(
@@ -56,6 +58,7 @@ class RunPlan:
         bind: str | None,
         max_wait_seconds: float,
         max_lag_steps: int,
+        detect: Sequence[str] = (),
     ) -> RunPlan:
         """Return the plan for these options, or raise UsageError.
 
@@ -79,6 +82,7 @@ class RunPlan:
             world_size=world_size_of(command),
             max_wait_seconds=max_wait_seconds,
             max_lag_steps=max_lag_steps,
+            detect=_checked_detect(detect),
         )
 
 
@@ -132,6 +136,18 @@ def _checked_parts(parts: Sequence[str]) -> Sequence[str]:
         if not (key and equals and value):
             raise UsageError(f"--name-with takes KEY=VALUE, not {part!r}")
     return parts
+
+
+def _checked_detect(pairs: Sequence[str]) -> tuple[str, ...]:
+    if pairs:
+        # Only here, because it brings numpy, which a plain start does without.
+        from aggregator.detect import DetectionSettings  # noqa: PLC0415
+
+        try:
+            DetectionSettings.from_pairs(pairs)
+        except ValueError as error:
+            raise UsageError(f"--detect {error}") from None
+    return tuple(pairs)
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launch.aggregator_process import AggregatorProcess
 from launch.processes import become_subreaper, children, program_name, reap, send, start
 from launch.run_folders import make_run_dir, private_endpoint
+from launch.run_record import write_run_record
 from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
@@ -53,6 +54,10 @@ def run_with_sidecar(plan: RunPlan, environment: Mapping[str, str]) -> Outcome:
     with ExitStack() as stack:
         endpoint = plan.bind or stack.enter_context(private_endpoint())
         run_dir = make_run_dir(plan.logdir, plan.run_name, name_is_fixed=plan.name_is_fixed)
+        try:
+            write_run_record(run_dir, plan.command, now=time.time())
+        except OSError as error:
+            say(f"cannot write run.json: {error.strerror}; training goes on without it")
         stack.enter_context(_signals_blocked())
         aggregator = AggregatorProcess(_serve_arguments(plan, run_dir, endpoint), environment=os.environ)
         stack.callback(aggregator.close)
@@ -84,6 +89,7 @@ class _Sidecar:
         self._command_pid: int | None = None
         self._exit_code: int | None = None
         self._last_signal: int | None = None
+        self._waited_for: set[int] = set()
         self._failed_left_behind = 0
 
     def run(self) -> Outcome:
@@ -135,6 +141,7 @@ class _Sidecar:
                 left_behind = self._left_behind()
                 if not left_behind:
                     break
+                self._waited_for |= left_behind
                 if not announced:
                     announced = True
                     name = Path(self._command[0]).name
@@ -177,7 +184,7 @@ class _Sidecar:
                 say(self._aggregator.ended(ended, time.monotonic()))
             elif ended.pid == self._command_pid:
                 self._command_ended(ended)
-            elif ended.code and self._command_pid is None:
+            elif ended.code and ended.pid in self._waited_for:
                 self._failed_left_behind += 1
 
     def _command_ended(self, ended: Ended) -> None:
@@ -246,6 +253,8 @@ def _serve_arguments(plan: RunPlan, run_dir: Path, endpoint: str) -> list[str]:
     arguments += ["--max-wait", str(plan.max_wait_seconds), "--max-lag", str(plan.max_lag_steps)]
     if plan.world_size is not None:
         arguments += ["--world-size", str(plan.world_size)]
+    for pair in plan.detect:
+        arguments += ["--detect", pair]
     return arguments
 
 

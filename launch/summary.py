@@ -6,16 +6,22 @@ import json
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
+from aggregator.sinks import run_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-FINDINGS_FILE = "findings.jsonl"
+_FINDINGS = "findings.jsonl"
 _SHOWN_FINDINGS = 10
 
 
 class Findings(NamedTuple):
-    """What a findings file says. lines: of each finding, its message; ranks: all that a finding names."""
+    """What a findings file says.
+
+    messages: the newest line of each finding. ranks: all that one names. unreadable_lines: how many could not
+    be understood.
+    """
 
     messages: tuple[str, ...]
     ranks: frozenset[int]
@@ -25,49 +31,53 @@ class Findings(NamedTuple):
 def read_findings(run_dir: Path) -> Findings | None:
     """Return the findings of a run, None when it has no findings file."""
     try:
-        lines = (run_dir / FINDINGS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (run_dir / _FINDINGS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
-    messages = []
+    messages: dict[object, str] = {}
     ranks: set[int] = set()
     unreadable = 0
-    for line in filter(str.strip, lines):
+    for number, line in enumerate(lines):
         try:
             finding = json.loads(line)
-            messages.append(_shown(finding))
             ranks.update(int(rank) for rank in finding["ranks"])
-        except (ValueError, KeyError, TypeError):
+            messages[finding.get("id") or number] = f"[{finding['kind']}] {finding['message']}"
+        except (ValueError, KeyError, TypeError, AttributeError):
             unreadable += 1
-    return Findings(tuple(messages), frozenset(ranks), unreadable)
+    return Findings(tuple(messages.values()), frozenset(ranks), unreadable)
 
 
 def summary(run_dir: Path, *, complete: bool) -> Iterator[str]:
     """Yield the lines of the summary.
 
-    complete: whether the aggregator closed its files; if not, an absent finding means nothing, and the
+    complete: whether the aggregator closed its files; if not, the absence of a finding means nothing, and the
     summary says so.
     """
     yield f"curves:    {run_dir}"
     yield f"open with: crossrank tensorboard {shlex.quote(str(run_dir))}"
-    findings = read_findings(run_dir)
     if not complete:
         yield "the aggregator did not finish: rank curves are whole, merged curves and findings may not be"
+    ranks = run_file.read(run_dir / "run.json").get("ranks")
+    if complete and isinstance(ranks, dict) and not any(ranks.values()):
+        yield "no rank has reported: is RankMonitor() in the script's list of callbacks?"
+        return
+    if isinstance(ranks, dict) and ranks.get("lost"):
+        yield f"gone without a goodbye: ranks {', '.join(map(str, ranks['lost']))}"
+    yield from _findings(run_dir, complete=complete)
+
+
+def _findings(run_dir: Path, *, complete: bool) -> Iterator[str]:
+    findings = read_findings(run_dir)
     if findings is None:
-        yield f"findings:  unknown, there is no {FINDINGS_FILE}"
+        yield f"findings:  unknown, there is no {_FINDINGS}"
         return
     if findings.unreadable_lines:
-        yield f"{findings.unreadable_lines} lines of {FINDINGS_FILE} cannot be read"
+        yield f"{findings.unreadable_lines} lines of {_FINDINGS} cannot be read"
     if not findings.messages:
         yield "no finding: no rank stood out" if complete else "findings:  none so far"
         return
     yield f"findings:  {len(findings.messages)}"
-    for message in findings.messages[:_SHOWN_FINDINGS]:
-        yield f"  {message}"
+    yield from (f"  {message}" for message in findings.messages[:_SHOWN_FINDINGS])
     hidden = len(findings.messages) - _SHOWN_FINDINGS
     if hidden > 0:
-        yield f"  and {hidden} more in {run_dir / FINDINGS_FILE}"
-
-
-def _shown(finding: dict[str, object]) -> str:
-    """Return a finding as one line; its message alone would not say the kind."""
-    return f"[{finding['kind']}] {finding['message']}"
+        yield f"  and {hidden} more in {run_dir / _FINDINGS}"

@@ -22,7 +22,7 @@ from rankside import RankMonitor
 _FEATURES = 16
 _CLASSES = 4
 _BATCH = 256
-_SHRINK = 0.95
+_SHRINK = 0.9
 
 
 class Samples:
@@ -59,16 +59,6 @@ class ShrinkParameters(Callback):  # type: ignore[misc]
                     parameter.set_data(ms.Tensor(parameter.asnumpy() * np.float32(_SHRINK)))
 
 
-class Progress(Callback):  # type: ignore[misc]
-    """Prints a line every 40 steps."""
-
-    def on_train_step_end(self, run_context: Any) -> None:
-        """Print the step that has just ended."""
-        step = run_context.original_args().cur_step_num
-        if step % 40 == 0:
-            print(f"step {step}", flush=True)
-
-
 def main() -> None:
     """Train."""
     parser = argparse.ArgumentParser()
@@ -90,7 +80,7 @@ def main() -> None:
         nn.SoftmaxCrossEntropyWithLogits(sparse=True, reduction="mean"),
         nn.Momentum(network.trainable_params(), learning_rate=0.05, momentum=0.9),
     )
-    callbacks = [RankMonitor(), Progress()]
+    callbacks = [RankMonitor()]
     if rank == options.damaged_rank:
         callbacks.append(ShrinkParameters(options.damaged_from))
     model.train(1, dataset, callbacks=callbacks, dataset_sink_mode=False)

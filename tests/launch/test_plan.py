@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from launch.errors import UsageError
 from launch.plan import RunPlan, check_run_name, world_size_of
 

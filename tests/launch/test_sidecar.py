@@ -20,7 +20,7 @@ from workshop import wait_until
 if TYPE_CHECKING:
     from workshop import Workshop
 
-# Says `ready` by a file, counts what it gets, and ends on SIGTERM with the number of SIGINTs as its exit code.
+# Says `ready` by a file, counts SIGINTs, and ends on SIGTERM with their number as its exit code.
 _COUNTS_SIGINT = """
 import pathlib, signal, sys
 count = 0
@@ -118,7 +118,7 @@ def test_a_signal_sent_to_the_launcher_reaches_the_command_once(workshop: Worksh
 
 
 def test_ctrl_c_of_the_terminal_reaches_the_command_once(workshop: Workshop) -> None:
-    """The terminal sends it to the command itself. SIGTERM is handed on after it, so a second would be counted."""
+    """The terminal sends it to the command itself; a second one would come before the SIGTERM."""
     command = workshop.script("count.py", _COUNTS_SIGINT)
     master, slave = pty.openpty()
     process = workshop.start(
@@ -190,7 +190,7 @@ def test_a_killed_aggregator_is_replaced_and_the_command_does_not_notice(worksho
 
 
 def test_an_aggregator_that_cannot_start_does_not_stop_the_command(workshop: Workshop) -> None:
-    broken = workshop.folder / "broken" / "aggregator"
+    broken = workshop.folder / "broken" / "zmq"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise RuntimeError('broken on purpose')\n")
     done = workshop.run("run", "--", "sh", "-c", "exit 5", more={"PYTHONPATH": str(broken.parent)})
@@ -221,8 +221,8 @@ def test_a_killed_launcher_leaves_training_running_and_then_no_process(workshop:
 
 
 def test_sigterm_before_the_command_starts_starts_nothing(workshop: Workshop) -> None:
-    """The aggregator is held back by a fifo in place of its package, so that the signal comes in time."""
-    held = workshop.folder / "held" / "aggregator"
+    """The aggregator is held back by a fifo in a package that it imports, so that the signal comes in time."""
+    held = workshop.folder / "held" / "zmq"
     held.mkdir(parents=True)
     os.mkfifo(held / "fifo")
     (held / "__init__.py").write_text(f"open({str(held / 'fifo')!r}).read()\n")

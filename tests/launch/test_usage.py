@@ -41,6 +41,8 @@ _WRONG = {
     "waiting for not a number": (["run", "--max-wait", "nan", *_TRUE], "--max-wait"),
     "lag of no step": (["run", "--max-lag", "0", *_TRUE], "--max-lag"),
     "lag that is no number": (["run", "--max-lag", "far", *_TRUE], "--max-lag"),
+    "threshold that does not exist": (["run", "--detect", "speed=1", *_TRUE], "outlier_clip"),
+    "threshold that is no number": (["run", "--detect", "outlier_clip=wide", *_TRUE], "outlier_clip=wide"),
     "unknown option": (["run", "--colour", *_TRUE], "--colour"),
     "abbreviated option": (["run", "--log", "x", *_TRUE], "--log"),
     "unknown command": (["walk"], "walk"),
