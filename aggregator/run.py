@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -16,15 +17,20 @@ from aggregator.live import resume
 from aggregator.live.server import Server
 from aggregator.live.service import Service
 from aggregator.pipeline import Pipeline
+from aggregator.rebuild import merge_run
+from aggregator.sinks import run_file
 from aggregator.sinks.findings import FindingsFile
 from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
 from aggregator.sinks.run_file import RunFile
+from rankside.errors import CrossrankError
 from rankside.transport import Hub
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+_LOGGER = logging.getLogger("crossrank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +86,32 @@ def serve(options: ServeOptions) -> int:
             os.write(options.ready_fd, f"{hub.endpoint}\n".encode())
             os.close(options.ready_fd)
         server.run(stopped=stopping.is_set)
-    hub.close()
+        hub.close()
+        _complete(run_dir, aligner, service, sinks)
     return 0
+
+
+def _complete(run_dir: Path, aligner: Aligner, service: Service, sinks: SinkGroup) -> None:
+    """Merge anew from the rank files where the live merge may lack a value that some rank has written."""
+    counts = aligner.counts
+    if not (counts.late or counts.reopened or counts.incomplete or service.lost or sinks.failures):
+        return
+    entries: dict[str, object] = {"merged_from": "files"}
+    missing = [m.hello.rank for m in service.members if not (run_dir / f"rank_{m.hello.rank}").is_dir()]
+    if missing:
+        entries = {
+            "merged_from": "live",
+            "incomplete": f"some values came late or were lost, and the files of ranks {missing} are not here; "
+            "`crossrank merge` with every folder that holds rank files completes the merged curves",
+        }
+    else:
+        try:
+            merge_run([run_dir], output=run_dir)
+        except (OSError, CrossrankError) as error:
+            entries = {"merged_from": "live", "incomplete": f"merging from the rank files failed: {error}"}
+    _LOGGER.info("merged curves: %s", entries.get("incomplete", "completed from the rank files"))
+    run_json = run_dir / "run.json"
+    run_file.publish(run_json, json.dumps({**run_file.read(run_json), **entries}, indent=2))
 
 
 def _status(aligner: Aligner, service: Service, sinks: SinkGroup) -> Mapping[str, object]:
@@ -96,7 +126,7 @@ def _status(aligner: Aligner, service: Service, sinks: SinkGroup) -> Mapping[str
         "counts": {
             **aligner.counts._asdict(),
             "duplicates": sum(m.ledger.duplicates for m in members),
-            "lost": sum(m.ledger.lost for m in members),
+            "lost": service.lost,
             **service.counters,
         },
         "sink_failures": dict(sinks.failures),

@@ -98,6 +98,11 @@ class Service:
         self._sessions: dict[bytes, _Session] = {}
         self._strangers: set[bytes] = set()
 
+    @property
+    def lost(self) -> int:
+        """Blocks that a rank no longer had when they were missed."""
+        return sum(member.ledger.lost for member in self.members)
+
     def take(self, identity: bytes, payload: bytes, *, now: float) -> None:
         """Take one payload of one peer."""
         try:

@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from aggregator.detect.finding import Finding
     from aggregator.sinks.sink import ClosedStep
 
+CLOCKED_KINDS = frozenset({"stalled", "silent"})
 _LOGGER = logging.getLogger("crossrank")
 
 
 class FindingsFile:
-    """The findings of a run. A line is written at once and whole. Raises OSError where the file cannot be opened."""
+    """The findings of a run. A line is written at once and whole. Raises OSError where the file cannot be opened.
 
-    def __init__(self, path: Path) -> None:
+    quiet: do not say the findings in the log, since that was done when they were new.
+    """
+
+    def __init__(self, path: Path, *, quiet: bool = False) -> None:
         self._file = path.open("a", encoding="utf-8")
+        self._quiet = quiet
 
     def write(self, closed: ClosedStep) -> None:
         """Append the findings of one step."""
@@ -32,7 +37,8 @@ class FindingsFile:
         """Append one finding."""
         self._file.write(json.dumps(_plain(asdict(finding)), allow_nan=False) + "\n")
         self._file.flush()
-        _LOGGER.warning("%s: %s", finding.kind, finding.message)
+        if not self._quiet:
+            _LOGGER.warning("%s: %s", finding.kind, finding.message)
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
@@ -41,6 +47,14 @@ class FindingsFile:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def clocked_lines(path: Path) -> list[str]:
+    """Return the lines of a findings file that no merge from files can find again, since they need a clock."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if json.loads(line).get("kind") in CLOCKED_KINDS]
 
 
 def _plain(value: object) -> object:

@@ -36,9 +36,13 @@ _HONEST = (
 
 
 class MergedRuns:
-    """The event files below one `merged` folder. Raises OSError where a folder cannot be made."""
+    """The event files below one `merged` folder. Raises OSError where a folder cannot be made.
 
-    def __init__(self, folder: Path) -> None:
+    anew: begin with a session start, so that a TensorBoard that is open on the folder drops what it had.
+    """
+
+    def __init__(self, folder: Path, *, anew: bool = False) -> None:
+        self._anew = anew
         self._writers = {name: EventFileWriter(folder / name) for name in STATISTICS}
         self._honest = EventFileWriter(folder)
         self._layouts: dict[bytes, tuple[tuple[Tag, ...], tuple[Tag, ...]]] = {}
@@ -48,7 +52,8 @@ class MergedRuns:
         """Write one step to all folders."""
         matrix, merged = closed.matrix, closed.merged
         step, wall_time = matrix.step, matrix.wall_time
-        if matrix.session_start:
+        if matrix.session_start or self._anew:
+            self._anew = False
             for writer in (*self._writers.values(), self._honest):
                 writer.write_session_start(step)
         tags, honest_tags = self._tags(closed)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
+
+from rankside.tags import Tag, TagKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,6 +56,16 @@ def read(path: Path) -> dict[str, object]:
     except (FileNotFoundError, ValueError):
         return {}
     return entries if isinstance(entries, dict) else {}
+
+
+def declared_tags(entries: Mapping[str, object]) -> dict[str, Tag]:
+    """Return the tags that the entries describe, by name; what does not describe a tag is passed over."""
+    described = entries.get("tags")
+    tags = {}
+    for name, meaning in described.items() if isinstance(described, dict) else ():
+        with contextlib.suppress(TypeError, ValueError, KeyError):
+            tags[name] = Tag(name, TagKind(meaning["kind"]), meaning["unit"], meaning["description"])
+    return tags
 
 
 def publish(path: Path, content: str) -> None:

@@ -1,0 +1,62 @@
+"""Wires the merge from files: the ranks' event files through the same pipeline as live, published by rename."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import TYPE_CHECKING
+
+from aggregator.align import Aligner
+from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
+from aggregator.offline.merge_files import find_rank_folders, merge_files
+from aggregator.offline.publish import part_of, publish
+from aggregator.pipeline import Pipeline
+from aggregator.sinks import run_file
+from aggregator.sinks.findings import FindingsFile, clocked_lines
+from aggregator.sinks.group import SinkGroup
+from aggregator.sinks.merged_runs import MergedRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+
+def merge_run(
+    roots: Sequence[Path],
+    *,
+    output: Path,
+    detect: tuple[str, ...] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[str, ...]:
+    """Merge the rank folders below the roots into `output`: merged runs and findings, published by rename.
+
+    Rank files are only read. Findings that need a clock (stalled, silent) are kept from the file that is
+    replaced. Returns what was damaged in the rank files, a line each. Raises `ConfigError` where there is nothing
+    to merge, and OSError where the output cannot be written; nothing is replaced then.
+    """
+    folders = find_rank_folders(roots)
+    settings = DetectionSettings.from_pairs(detect)
+    run = run_file.read(roots[0] / "run.json")
+    merged, findings = output / "merged", output / "findings.jsonl"
+    part = part_of(merged)
+    damages: list[str] = []
+    sinks = SinkGroup()
+    sinks.add("merged runs", MergedRuns(part, anew=True))
+    findings_part = findings.with_name(f".{findings.name}.part")
+    findings_part.write_text("".join(clocked_lines(findings)), encoding="utf-8")
+    sinks.add("findings", FindingsFile(findings_part, quiet=True))
+    aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
+    pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
+    merge_files(
+        folders,
+        pipeline,
+        declared=run_file.declared_tags(run),
+        on_damage=lambda error: damages.append(str(error)),
+        progress=progress,
+    )
+    pipeline.close()
+    if sinks.failures:
+        raise OSError(f"{output}: what was merged could not be written; nothing was replaced")
+    publish(part, merged)
+    findings_part.replace(findings)
+    return tuple(damages)
