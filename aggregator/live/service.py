@@ -33,11 +33,18 @@ _LOGGER = logging.getLogger("crossrank")
 _STRANGERS = 100_000  # connections remembered as asked to begin again
 
 
+_RESTARTS = 1000  # times that one connection may begin again
+
+
 class StoredRank(NamedTuple):
     """What an earlier aggregator of this run has stored of a rank."""
 
     incarnation: int
     sequence: int
+
+
+class _OutOfStepError(Exception):
+    """A message builds on an earlier one that did not arrive: the peer has to begin again."""
 
 
 class _Session:
@@ -53,7 +60,7 @@ class _Session:
     def extend(self, first: int, tags: tuple[Tag, ...]) -> None:
         """Take entries of the sender's tag table."""
         if first > len(self._tags):
-            raise WireError(f"tags from index {first} on, but only {len(self._tags)} are known")
+            raise _OutOfStepError
         self._tags[first:] = tags
         self._run_ids = self._table.add(self._tags)
         self._layouts.clear()
@@ -63,7 +70,7 @@ class _Session:
         key = tag_ids.tobytes()
         if key not in self._layouts:
             if tag_ids[-1] >= len(self._run_ids):
-                raise WireError(f"tag id {tag_ids[-1]}, but only {len(self._run_ids)} tags are known")
+                raise _OutOfStepError
             ids = self._run_ids[tag_ids]
             order = np.argsort(ids)
             if np.any(np.diff(ids[order]) == 0):
@@ -97,6 +104,7 @@ class Service:
         self._stored = dict(stored or {})
         self._sessions: dict[bytes, _Session] = {}
         self._strangers: set[bytes] = set()
+        self._restarts: Counter[bytes] = Counter()
 
     @property
     def lost(self) -> int:
@@ -107,6 +115,8 @@ class Service:
         """Take one payload of one peer."""
         try:
             self._dispatch(identity, wire.decode(payload), now)
+        except _OutOfStepError:
+            self._begin_again(identity)
         except WireError as error:
             self._refuse(identity, str(error))
 
@@ -150,6 +160,14 @@ class Service:
             self._take_goodbye(session, message, now)
         else:
             raise WireError(f"a rank does not send {type(message).__name__}")
+
+    def _begin_again(self, identity: bytes) -> None:
+        self._sessions.pop(identity, None)
+        self._restarts[identity] += 1
+        if self._restarts[identity] > _RESTARTS:
+            self._refuse(identity, "it sends blocks without their tag table, again and again")
+        else:
+            self._send(identity, wire.encode(wire.Unknown()))
 
     def _ask_again(self, identity: bytes, message: wire.Message) -> None:
         """Ask a connection that this service does not know to begin again: once, and at each sign of life."""
