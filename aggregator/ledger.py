@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 
 class Ledger:
     """The account of one incarnation of one rank.
@@ -18,7 +16,7 @@ class Ledger:
         self.duplicates = 0
         self.lost = 0
         self._beyond: set[int] = set()
-        self._pending: deque[tuple[int, int]] = deque()  # sequence, step with whose closing it is merged
+        self._pending: dict[int, int] = {}  # sequence: step with whose closing it is merged
 
     def admit(self, sequence: int) -> bool:
         """Take note of a block; False where it has come before."""
@@ -31,7 +29,7 @@ class Ledger:
 
     def await_step(self, sequence: int, step: int) -> None:
         """Note that the block is merged once this step has closed."""
-        self._pending.append((sequence, step))
+        self._pending[sequence] = step
 
     def forget_before(self, oldest: int) -> None:
         """Take note that the rank keeps no block before this sequence: what has not come is lost."""
@@ -44,8 +42,12 @@ class Ledger:
 
     def store(self, closed_until: int) -> None:
         """Take note that every step up to this one is on disk."""
-        while self._pending and self._pending[0][1] <= closed_until:
-            self.stored = max(self.stored, self._pending.popleft()[0])
+        # One that has not come is no longer kept by the rank if `received` is beyond it: nothing to wait for.
+        while (
+            self.stored < self.received and self._pending.get(self.stored + 1, closed_until) <= closed_until
+        ):
+            self.stored += 1
+            self._pending.pop(self.stored, None)
 
     def _close_gap(self) -> None:
         while self.received + 1 in self._beyond:

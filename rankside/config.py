@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankside.errors import ConfigError
+from rankside.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,14 +51,19 @@ class RankConfig:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError`, naming the field, where a value cannot be used."""
+        for name in ("rank", "world_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool):
+                raise ConfigError(f"{name}={value!r}: a whole number is expected")
         if not 0 <= self.rank < self.world_size:
             raise ConfigError(
                 f"rank={self.rank!r}: a number from 0 to world_size - 1 = {self.world_size - 1} is expected"
             )
         for name in ("flush_seconds", "heartbeat_seconds", "buffer_bytes", "queue_limit", "file_bytes"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or value <= 0:
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
                 raise ConfigError(f"{name}={value!r}: a positive number is expected")
+        Schedule(self.every)  # refuses what it cannot use
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None, **explicit: object) -> RankConfig:

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 _RENDEZVOUS_SECONDS = 120.0
 _POLL_SECONDS = 0.1
+# `python -m` would put the current folder first on the import path, where a training project may well keep a
+# `launch.py` of its own; the aggregator gets this process's import path as it stands.
+_SERVE = (
+    f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
+    "from launch.cli import main; sys.exit(main())"
+)
 
 
 class Location(NamedTuple):
@@ -89,7 +95,7 @@ def _start(config: RankConfig) -> Location:
     pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
     with (run_dir / "aggregator.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "launch.cli", "serve", *options, *pipes],
+            [sys.executable, "-c", _SERVE, os.pathsep.join(sys.path), "serve", *options, *pipes],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -125,7 +131,7 @@ def _wait_for_rank_0(config: RankConfig, give_up: Callable[[], bool]) -> Locatio
     path = _rendezvous_path(config.scheduler)
     deadline = time.monotonic() + _RENDEZVOUS_SECONDS
     while time.monotonic() < deadline and not give_up():
-        with contextlib.suppress(OSError, ValueError, KeyError):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             content = json.loads(path.read_text())
             if _process_start(int(content["pid"])) == content["started"]:
                 return Location(Path(content["run_dir"]), content["endpoint"])

@@ -69,18 +69,24 @@ class Gatherer:
         """Take the step at hand as complete; return its report when it ends a window."""
         if not self._values:
             return []
-        report = self._reduce(self._step, self._values, self._wall_time)
-        self._values = {}
+        values, self._values = self._values, {}
+        report = self._reduce(self._step, values, self._wall_time)
         if self._step <= self._previous and self._window is None:
             return [report]  # its window is out already
         ends = self._schedule.ends_window(report.step, self._previous)
-        self._previous = report.step
+        self._previous = max(self._previous, report.step)
         self._window = report if self._window is None else self._join(self._window, report)
         return self._take_window() if ends else []
 
     def finish(self) -> list[Report]:
         """Return what is left, a window that did not reach its end included."""
         return self.settle() + self._take_window()
+
+    def begin(self, initial_step: int) -> list[Report]:
+        """Begin again after this step, which may lie before what was gathered; return what is left from before."""
+        reports = self.finish()
+        self._step = self._previous = initial_step if initial_step > 0 else -1
+        return reports
 
     def single(self, step: int, values: Mapping[str, float], wall_time: float) -> Report:
         """Return a report of its own for these values, whatever the schedule says."""

@@ -50,9 +50,15 @@ class Recorder:
         if not self._serves():
             return
         if self._shipper is None:
-            self._shipper = Shipper(self._config, self._queue, self.counters)
+            shipper = Shipper(self._config, self._queue, self.counters)
             self._put(Session(initial_step))
-            self._shipper.start()
+            try:
+                shipper.start()
+            except RuntimeError as error:  # the system has no thread left
+                self.counters["failed"] += 1
+                _LOGGER.warning("rank %d: nothing is recorded: %s", self._config.rank, error)
+                return
+            self._shipper = shipper
         else:
             self._put(Session(initial_step))
 

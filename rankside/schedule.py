@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from rankside.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Schedule:
@@ -19,7 +16,7 @@ class Schedule:
     """
 
     def __init__(self, every: int | Mapping[int, int] = 1) -> None:
-        phases = {0: every} if isinstance(every, int) else dict(every)
+        phases = dict(every) if isinstance(every, Mapping) else {0: every}
         for first, length in phases.items():
             if type(first) is not int or type(length) is not int or first < 0 or length < 1:
                 raise ConfigError(

@@ -9,6 +9,7 @@ file. Between two entries the thread lets go of the interpreter, so that trainin
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import socket
 import threading
@@ -22,6 +23,7 @@ from rankside.errors import CrossrankError
 from rankside.eventfile import EventFileWriter
 from rankside.gather import Gatherer, Report
 from rankside.schedule import Schedule
+from rankside.tags import is_tag_name
 from rankside.uplink import Uplink
 from rankside.window import Column
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
     from rankside.config import RankConfig
     from rankside.tags import Tag
 
+    Value = float | Callable[[], float]
+
 _LOGGER = logging.getLogger("crossrank")
 _IDLE_SECONDS = 0.05  # how long the thread sleeps when there is nothing to do
 _COURTESY_SECONDS = 0.0001  # a real sleep, so that a training thread that waits for the interpreter gets it
@@ -41,7 +45,7 @@ class Values(NamedTuple):
     """Numbers of one step. alone: make a report of its own of them, whatever the schedule."""
 
     step: int
-    values: Mapping[str, float | Callable[[], float]]
+    values: Mapping[str, Value]
     deferred: Sequence[Callable[[], Mapping[str, float]]]
     wall_time: float
     alone: bool = False
@@ -73,6 +77,12 @@ class Description(NamedTuple):
 
 
 Entry = Values | Summaries | RawEvent | Session | Description
+
+
+def _number(name: str, value: Value) -> float:
+    if not is_tag_name(name):
+        raise ValueError("the name of a tag must be a short printable text")
+    return float(value() if callable(value) else value)
 
 
 class Phase(NamedTuple):
@@ -118,7 +128,8 @@ class Shipper(threading.Thread):
                 busy = self._drain()
                 self._pump(0.0 if busy else _IDLE_SECONDS)
                 self._flush_when_due()
-            self._drain()
+            while self._drain():
+                pass
             self._deliver(self._gatherer.finish())
             self._say_goodbye()
         except Exception as error:  # noqa: BLE001 (the edge: nothing raises into training)
@@ -134,24 +145,37 @@ class Shipper(threading.Thread):
             self._fail("finding the run", error)
             location = embedded.Location(embedded.unjoined_folder(config), None)
         self._aggregator = location.aggregator
-        self._writer = EventFileWriter(location.run_dir / f"rank_{config.rank}", max_bytes=config.file_bytes)
+        incarnation = int(time.time())  # where there is no file to tell it by
+        try:
+            folder = location.run_dir / f"rank_{config.rank}"
+            self._writer = EventFileWriter(folder, max_bytes=config.file_bytes)
+            incarnation = self._writer.incarnation
+        except OSError as error:
+            self._fail("making the event file", error)
         if location.endpoint is not None:
-            hello = wire.Hello(
-                run=location.run_dir.name,
-                rank=config.rank,
-                incarnation=self._writer.incarnation,
-                world_size=config.world_size,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                coordinates=config.coordinates,
-            )
+            self._connect(location.endpoint, location.run_dir.name, incarnation)
+
+    def _connect(self, endpoint: str, run: str, incarnation: int) -> None:
+        config = self._config
+        hello = wire.Hello(
+            run=run,
+            rank=config.rank,
+            incarnation=incarnation,
+            world_size=config.world_size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            coordinates=config.coordinates,
+        )
+        try:
             self._uplink = Uplink(
-                location.endpoint,
+                endpoint,
                 hello,
                 self._gatherer.tags,
                 buffer_bytes=config.buffer_bytes,
                 heartbeat_seconds=config.heartbeat_seconds,
             )
+        except Exception as error:  # noqa: BLE001 (whatever it is, the file goes on)
+            self._fail("connecting to the aggregator", error)
 
     def _drain(self) -> bool:
         """Process what is queued; return whether there was anything."""
@@ -164,18 +188,19 @@ class Shipper(threading.Thread):
                 self._flush_when_due()
             time.sleep(_COURTESY_SECONDS)
         if not taken:
-            self._deliver(self._gatherer.settle())
+            self._settle()
         return taken > 0
+
+    def _settle(self) -> None:
+        try:
+            self._deliver(self._gatherer.settle())
+        except Exception as error:  # noqa: BLE001 (the thread outlives whatever a value was)
+            self._fail("values", error)
 
     def _take(self, entry: Entry) -> None:
         try:
             if isinstance(entry, Values):
-                values = self._resolve(entry)
-                if entry.alone:
-                    self._deliver([self._gatherer.single(entry.step, values, entry.wall_time)])
-                else:
-                    self._deliver(self._gatherer.add(entry.step, values, entry.wall_time))
-                self._step = max(self._step, entry.step)
+                self._take_values(entry)
             elif isinstance(entry, Description):
                 self._gatherer.describe(entry.tag)
             elif isinstance(entry, Session):
@@ -188,32 +213,50 @@ class Shipper(threading.Thread):
         except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
             self._fail(type(entry).__name__.lower(), error)
 
+    def _take_values(self, entry: Values) -> None:
+        step = operator.index(entry.step)  # an integer of any kind, such as numpy's
+        if not 0 <= step <= wire.STEP_LIMIT:
+            raise ValueError(f"step {step} is not from 0 to {wire.STEP_LIMIT}")
+        values = self._resolve(entry)
+        if entry.alone:
+            self._deliver([self._gatherer.single(step, values, entry.wall_time)] if values else [])
+        else:
+            self._deliver(self._gatherer.add(step, values, entry.wall_time))
+        self._step = max(self._step, step)
+
     def _resolve(self, entry: Values) -> dict[str, float]:
         values: dict[str, float] = {}
-        for name, value in entry.values.items():
-            try:
-                values[name] = float(value() if callable(value) else value)
-            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
-                self._fail(f"value of {name}", error)
+        self._resolve_into(values, entry.values)
         for fetch in entry.deferred:
             try:
-                values.update(fetch())
-            except Exception as error:  # noqa: BLE001
+                self._resolve_into(values, fetch())
+            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
                 self._fail("deferred values", error)
         return values
 
+    def _resolve_into(self, values: dict[str, float], given: Mapping[str, Value]) -> None:
+        for name, value in given.items():
+            try:
+                values[name] = _number(name, value)
+            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
+                self._fail(f"value of {name!r}", error)
+
     def _begin_session(self, initial_step: int) -> None:
-        self._deliver(self._gatherer.finish())
-        if self._writer is not None and self._writer.continues:
+        self._deliver(self._gatherer.begin(initial_step))
+        if self._writer is not None and (self._writer.continues or initial_step < self._step):
             self._writer.write_session_start(initial_step + 1)
+        self._step = initial_step
 
     def _deliver(self, reports: list[Report]) -> None:
         for report in reports:
-            if self._writer is not None:
-                tags = [self._gatherer.tags[i] for i in report.tag_ids]
-                self._writer.write_window(report.step, tags, report.columns, wall_time=report.wall_time)
             if np.any(report.columns[Column.NONFINITE]):
                 self.flush_wanted = True
+            if self._writer is not None:
+                tags = [self._gatherer.tags[i] for i in report.tag_ids]
+                try:
+                    self._writer.write_window(report.step, tags, report.columns, wall_time=report.wall_time)
+                except Exception as error:  # noqa: BLE001 (the connection goes on without the file)
+                    self._fail("writing the event file", error)
             if self._uplink is not None:
                 self._uplink.put(report)
 
@@ -223,13 +266,17 @@ class Shipper(threading.Thread):
             return
         now = time.monotonic()
         phase = self.phase
-        self._uplink.pump(
-            now=now,
-            step=self._step,
-            phase=phase.name,
-            phase_seconds=max(0.0, now - phase.since),
-            wait_seconds=wait_seconds,
-        )
+        try:
+            self._uplink.pump(
+                now=now,
+                step=self._step,
+                phase=phase.name,
+                phase_seconds=max(0.0, now - phase.since),
+                wait_seconds=wait_seconds,
+            )
+        except Exception as error:  # noqa: BLE001 (the file goes on without the connection)
+            self._fail("the connection to the aggregator", error)
+            time.sleep(_IDLE_SECONDS)
         self._counters["unsent"] = self._uplink.dropped
 
     def _flush_when_due(self) -> None:
@@ -250,6 +297,7 @@ class Shipper(threading.Thread):
         uplink = self._uplink
         if uplink is None:
             return
+        uplink.ask_anew()
         while not uplink.delivered and uplink.responsive and time.monotonic() < self._deadline:
             uplink.beat(now=time.monotonic(), step=self._step, phase="leaving", phase_seconds=0.0)
             self._pump(_IDLE_SECONDS)

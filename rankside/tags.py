@@ -57,6 +57,16 @@ _WELL_KNOWN = {
 }
 
 
+NAME_LIMIT_BYTES = 512
+
+
+def is_tag_name(name: object) -> bool:
+    """Whether this can be the name of a tag: a printable, not empty text of at most `NAME_LIMIT_BYTES` in UTF-8."""
+    return (
+        isinstance(name, str) and name != "" and name.isprintable() and len(name.encode()) <= NAME_LIMIT_BYTES
+    )
+
+
 def well_known(name: str) -> Tag:
     """Return what is known about the tag of this name; an unknown name gives a bare `Tag`."""
     return _WELL_KNOWN.get(name) or Tag(name)

@@ -113,6 +113,10 @@ def check_endpoint(endpoint: str) -> None:
     if not separator or scheme not in {"ipc", "tcp"} or not address:
         raise TransportError(f"endpoint {endpoint!r}: ipc://<path> or tcp://<host>:<port> is expected")
     if scheme == "ipc":
+        if address[0] in "@*":
+            raise TransportError(
+                f"endpoint {endpoint!r}: a path is expected; nobody can be kept out of an abstract socket"
+            )
         if len(os.fsencode(address)) > _IPC_PATH_LIMIT_BYTES:
             raise TransportError(
                 f"endpoint {endpoint!r}: the path is longer than the {_IPC_PATH_LIMIT_BYTES} bytes that the system "
@@ -120,7 +124,7 @@ def check_endpoint(endpoint: str) -> None:
             )
         return
     host, separator, port = address.rpartition(":")
-    if not separator or (not (port.isdigit() and int(port) < 65536) and port != "*"):
+    if not separator or (not (port.isdecimal() and int(port) < 65536) and port != "*"):
         raise TransportError(f"endpoint {endpoint!r}: tcp://<host>:<port> is expected")
     if not _is_loopback(host.strip("[]")):
         raise TransportError(

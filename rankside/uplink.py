@@ -59,6 +59,10 @@ class Uplink:
         """Whether the aggregator has said that everything arrived."""
         return self._received >= self._outbox.next_sequence - 1
 
+    def ask_anew(self) -> None:
+        """Believe that everything arrived only once the aggregator says so again; the one that did may be gone."""
+        self._received = -1
+
     @property
     def responsive(self) -> bool:
         """Whether the aggregator answers, as far as this side can tell."""
@@ -136,6 +140,7 @@ class Uplink:
         elif isinstance(message, wire.Unknown):
             self._introduced = False
             self._tags_sent = 0
+            self._received = -1
             self._outbox.resend_after(0)
         elif isinstance(message, wire.Refused):
             self.refusal = message.reason

@@ -31,8 +31,8 @@ import msgpack
 import numpy as np
 
 from rankside.errors import WireError
-from rankside.tags import Tag, TagKind
-from rankside.window import N_COLUMNS
+from rankside.tags import NAME_LIMIT_BYTES, Tag, TagKind, is_tag_name
+from rankside.window import N_COLUMNS, Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,7 +48,6 @@ MESSAGE_LIMIT_BYTES = 64 << 20
 RANK_LIMIT = 1 << 20
 TAG_LIMIT = 1 << 16
 ROW_LIMIT = 1 << 16
-NAME_LIMIT_BYTES = 512
 TEXT_LIMIT_BYTES = 4096
 STEP_LIMIT = 1 << 53
 
@@ -247,7 +246,7 @@ def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
     pid: Any,
     coordinates: Any,
 ) -> Hello:
-    if version != VERSION:
+    if type(version) is not int or version != VERSION:
         raise WireError(
             f"protocol version {_shown(version)}; this side speaks {VERSION}: use one crossrank version"
         )
@@ -288,9 +287,10 @@ def _read_tag(entry: Any) -> Tag:
         raise WireError(
             f"tag kind {_shown(kind)}; one of {[k.value for k in TagKind]} is expected"
         ) from error
-    name = _text(name, "tag name", NAME_LIMIT_BYTES)
-    if not name or not name.isprintable():
-        raise WireError(f"tag name {_shown(name)} is empty or not printable")
+    if not is_tag_name(name):
+        raise WireError(
+            f"tag name {_shown(name)}: a printable text of 1 to {NAME_LIMIT_BYTES} bytes is expected"
+        )
     return Tag(name, kind, _text(unit, "unit", 64), _text(description, "description"))
 
 
@@ -304,13 +304,28 @@ def _read_block(step: Any, rows: Any, wall_times: Any, tag_ids: Any, columns: An
     if not isinstance(tag_ids, bytes):
         raise WireError(f"tag ids must be binary, not {_shown(tag_ids)}")
     ids = _read_tag_ids(tag_ids)
+    times = _array(wall_times, "wall times", "<f8", (n_rows,))
+    if not np.isfinite(times).all():
+        raise WireError("a wall time is not finite")
     return Block(
         step=_integer(step, "step", STEP_LIMIT),
         rows=row_array,
-        wall_times=_array(wall_times, "wall times", "<f8", (n_rows,)),
+        wall_times=times,
         tag_ids=ids,
-        columns=_array(columns, "columns", "<f8", (N_COLUMNS, n_rows, len(ids))),
+        columns=_statistics(_array(columns, "columns", "<f8", (N_COLUMNS, n_rows, len(ids)))),
     )
+
+
+def _statistics(columns: Float64Array) -> Float64Array:
+    """Return the columns if they can be statistics of windows."""
+    counts = columns[: Column.NONFINITE + 1]
+    # One comparison that NaN fails as well.
+    if not ((counts >= 0) & (counts <= STEP_LIMIT)).all():
+        raise WireError(f"a count is not a number from 0 to {STEP_LIMIT}")
+    described = columns[Column.MEAN : Column.LAST, columns[Column.COUNT] > 0]
+    if not np.isfinite(described).all():
+        raise WireError("mean, M2, minimum or maximum of finite values is not finite")
+    return columns
 
 
 @lru_cache(maxsize=256)
