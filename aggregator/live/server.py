@@ -26,6 +26,7 @@ _LOGGER = logging.getLogger("crossrank")
 _WAIT_SECONDS = 0.1
 _BATCH = 2000  # messages between two looks at the clock
 _FLUSH_SECONDS = 0.5
+_LAST_SECONDS = 2.0  # for what has arrived when the run is over or stopped
 _LOOK_SECONDS = 1.0  # between two looks for ranks that are gone
 
 
@@ -57,7 +58,9 @@ class Server:
             received = self._serve_once(_WAIT_SECONDS)
             if not received and self._over():
                 break
-        while self._serve_once(0.0):
+        # What has arrived is taken in; ranks that train on may send without an end.
+        deadline = time.monotonic() + _LAST_SECONDS
+        while self._serve_once(0.0) and time.monotonic() < deadline:
             pass
         self._pipeline.finish()
         self._store()
@@ -108,4 +111,9 @@ class Server:
 
 
 def _runs(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    # The field behind the command, which stands in parentheses: a zombie is dead, its parent has not noticed.
+    return state.rpartition(")")[2].split()[0] not in {"Z", "X"}
