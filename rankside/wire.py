@@ -11,9 +11,14 @@ as little-endian binary columns inside it, so that neither side loops over value
     GOODBYE    4  [4, rank, incarnation, sequence sent, reason]
     PULSE      5  [5, rows: int64 (rows, 5)]                                        (downward)
     UNKNOWN    6  [6]                                                               (downward)
-    REFUSED    7  [7, reason]                                                       (downward)
+    REFUSED    7  [7, rank, incarnation, reason]                                    (downward)
+    JOIN       8  [8, version]
+    WELCOME    9  [9, run]                                                          (downward)
+    ADVICE    10  [10, rank, incarnation, dense until, stacks wanted, stop,
+                   step, [[tag, mean, min, max, rank of min, rank of max], ...]]    (downward)
 
-A connection opens with HELLO (a relay sends one for each of its ranks) and TAGS. TAGS is sent again when the
+A rank's connection opens with HELLO and TAGS. A relay's opens with JOIN, which is answered by WELCOME, and
+brings a HELLO for each of its ranks. TAGS is sent again when the
 tag table grows, always before the first block that needs it. Blocks are numbered per rank and incarnation
 from 1 without a gap. A peer whose connection the aggregator does not know is told UNKNOWN and begins again
 with HELLO, TAGS and every block that was not acknowledged.
@@ -50,6 +55,9 @@ TAG_LIMIT = 1 << 16
 ROW_LIMIT = 1 << 16
 TEXT_LIMIT_BYTES = 4096
 STEP_LIMIT = 1 << 53
+
+NOBODY = -1  # the rank of a refusal that concerns the connection
+GONE = "gone without a goodbye"  # the reason that a relay gives for a rank whose process has ended
 
 
 class Hello(NamedTuple):
@@ -138,14 +146,54 @@ class Unknown(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """This peer will not be served, and why."""
+    """Why a rank will not be served; or, where the rank is NOBODY, the whole connection."""
 
+    rank: int
+    incarnation: int
     reason: str
 
 
-Message = Hello | Tags | Block | Heartbeat | Goodbye | Pulse | Unknown | Refused
+class Join(NamedTuple):
+    """A relay asks which run this is."""
 
-_HELLO, _TAGS, _BLOCK, _HEARTBEAT, _GOODBYE, _PULSE, _UNKNOWN, _REFUSED = range(8)
+
+class Welcome(NamedTuple):
+    """The run's name, which is also the name of its folder."""
+
+    run: str
+
+
+class Place(NamedTuple):
+    """One tag's statistics across the ranks, as a rank is told them."""
+
+    tag: str
+    mean: float
+    minimum: float
+    maximum: float
+    rank_of_min: int
+    rank_of_max: int
+
+
+class Advice(NamedTuple):
+    """What the aggregator wants a rank to know or to do.
+
+    dense_until: report every step up to this one. stacks: how often the rank was asked so far to write down the
+    stacks of its threads. stop: why training should stop in an orderly way, or empty. step, places: the latest
+    closed step and its statistics, for the rank's own log.
+    """
+
+    rank: int
+    incarnation: int
+    dense_until: int
+    stacks: int
+    stop: str
+    step: int
+    places: tuple[Place, ...]
+
+
+Message = Hello | Tags | Block | Heartbeat | Goodbye | Pulse | Unknown | Refused | Join | Welcome | Advice
+
+_HELLO, _TAGS, _BLOCK, _HEARTBEAT, _GOODBYE, _PULSE, _UNKNOWN, _REFUSED, _JOIN, _WELCOME, _ADVICE = range(11)
 
 
 def encode(message: Message) -> bytes:
@@ -176,7 +224,13 @@ def _fields(message: Message) -> list[object]:
     elif isinstance(message, Goodbye):
         fields = [_GOODBYE, *message]
     elif isinstance(message, Refused):
-        fields = [_REFUSED, message.reason]
+        fields = [_REFUSED, *message]
+    elif isinstance(message, Advice):
+        fields = [_ADVICE, *message[:-1], [list(place) for place in message.places]]
+    elif isinstance(message, Join):
+        fields = [_JOIN, VERSION]
+    elif isinstance(message, Welcome):
+        fields = [_WELCOME, message.run]
     else:
         fields = [_UNKNOWN]
     return fields
@@ -378,8 +432,46 @@ def _read_unknown() -> Unknown:
     return Unknown()
 
 
-def _read_refused(reason: Any) -> Refused:
-    return Refused(_text(reason, "reason"))
+def _read_refused(rank: Any, incarnation: Any, reason: Any) -> Refused:
+    rank = rank if rank == NOBODY else _integer(rank, "rank", RANK_LIMIT - 1)
+    return Refused(rank, _integer(incarnation, "incarnation", STEP_LIMIT), _text(reason, "reason"))
+
+
+def _read_join(version: Any) -> Join:
+    _check_version(version)
+    return Join()
+
+
+def _read_welcome(run: Any) -> Welcome:
+    return Welcome(_text(run, "run name", NAME_LIMIT_BYTES))
+
+
+def _read_advice(  # the order of the fields on the wire
+    rank: Any, incarnation: Any, dense_until: Any, stacks: Any, stop: Any, step: Any, places: Any
+) -> Advice:
+    if not isinstance(places, tuple) or len(places) > TAG_LIMIT:
+        raise WireError(f"advice holds at most {TAG_LIMIT} tags")
+    return Advice(
+        _integer(rank, "rank", RANK_LIMIT - 1),
+        _integer(incarnation, "incarnation", STEP_LIMIT),
+        _integer(dense_until, "last dense step", STEP_LIMIT),
+        _integer(stacks, "requests for stacks", STEP_LIMIT),
+        _text(stop, "reason to stop"),
+        _integer(step, "step", STEP_LIMIT),
+        tuple(_read_place(place) for place in places),
+    )
+
+
+def _read_place(entry: Any) -> Place:
+    if not isinstance(entry, tuple) or len(entry) != 6:
+        raise WireError(f"a place has six fields, not {_shown(entry)}")
+    tag, *numbers = entry
+    mean, minimum, maximum, rank_of_min, rank_of_max = numbers
+    if not all(isinstance(number, float) for number in (mean, minimum, maximum)):
+        raise WireError(f"the statistics of a place must be floats, not {_shown(entry)}")
+    if not all(type(rank) is int and -1 <= rank < RANK_LIMIT for rank in (rank_of_min, rank_of_max)):
+        raise WireError(f"a place names ranks from -1 to {RANK_LIMIT - 1}, not {_shown(entry)}")
+    return Place(_text(tag, "tag name", NAME_LIMIT_BYTES), mean, minimum, maximum, rank_of_min, rank_of_max)
 
 
 # Number of fields on the wire, the kind included, and the function that reads the others.
@@ -391,5 +483,8 @@ _READERS: dict[int, tuple[int, Any]] = {
     _GOODBYE: (5, _read_goodbye),
     _PULSE: (2, _read_pulse),
     _UNKNOWN: (1, _read_unknown),
-    _REFUSED: (2, _read_refused),
+    _REFUSED: (4, _read_refused),
+    _JOIN: (2, _read_join),
+    _WELCOME: (2, _read_welcome),
+    _ADVICE: (8, _read_advice),
 }
