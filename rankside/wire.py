@@ -40,7 +40,7 @@ from rankside.tags import NAME_LIMIT_BYTES, Tag, TagKind, is_tag_name
 from rankside.window import N_COLUMNS, Column
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import numpy.typing as npt
 
@@ -198,42 +198,13 @@ _HELLO, _TAGS, _BLOCK, _HEARTBEAT, _GOODBYE, _PULSE, _UNKNOWN, _REFUSED, _JOIN, 
 
 def encode(message: Message) -> bytes:
     """Return the message as bytes."""
-    packed: bytes = msgpack.packb(_fields(message))
+    packed: bytes = msgpack.packb(_WRITERS[type(message)](message))
     return packed
 
 
-def _fields(message: Message) -> list[object]:
-    fields: list[object]
-    if isinstance(message, Block):
-        fields = [
-            _BLOCK,
-            message.step,
-            _bytes(message.rows, "<i8"),
-            _bytes(message.wall_times, "<f8"),
-            _bytes(message.tag_ids, "<u4"),
-            _bytes(message.columns, "<f8"),
-        ]
-    elif isinstance(message, Heartbeat):
-        fields = [_HEARTBEAT, [list(beat) for beat in message.beats]]
-    elif isinstance(message, Pulse):
-        fields = [_PULSE, _bytes(message.rows, "<i8")]
-    elif isinstance(message, Tags):
-        fields = [_TAGS, message.first, [[t.name, t.kind.value, t.unit, t.description] for t in message.tags]]
-    elif isinstance(message, Hello):
-        fields = [_HELLO, VERSION, *message[:-1], dict(message.coordinates)]
-    elif isinstance(message, Goodbye):
-        fields = [_GOODBYE, *message]
-    elif isinstance(message, Refused):
-        fields = [_REFUSED, *message]
-    elif isinstance(message, Advice):
-        fields = [_ADVICE, *message[:-1], [list(place) for place in message.places]]
-    elif isinstance(message, Join):
-        fields = [_JOIN, VERSION]
-    elif isinstance(message, Welcome):
-        fields = [_WELCOME, message.run]
-    else:
-        fields = [_UNKNOWN]
-    return fields
+def _write_block(block: Block) -> list[object]:
+    arrays = ((block.rows, "<i8"), (block.wall_times, "<f8"), (block.tag_ids, "<u4"), (block.columns, "<f8"))
+    return [_BLOCK, block.step, *(_bytes(array, dtype) for array, dtype in arrays)]
 
 
 def _bytes(array: npt.NDArray[Any], dtype: str) -> bytes:
@@ -290,6 +261,13 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _check_version(version: Any) -> None:
+    if type(version) is not int or version != VERSION:
+        raise WireError(
+            f"protocol version {_shown(version)}; this side speaks {VERSION}: use one crossrank version"
+        )
+
+
 def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
     version: Any,
     run: Any,
@@ -300,10 +278,7 @@ def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
     pid: Any,
     coordinates: Any,
 ) -> Hello:
-    if type(version) is not int or version != VERSION:
-        raise WireError(
-            f"protocol version {_shown(version)}; this side speaks {VERSION}: use one crossrank version"
-        )
+    _check_version(version)
     if not isinstance(coordinates, dict) or len(coordinates) > 16:
         raise WireError("coordinates must be a map of at most 16 entries")
     world_size = _integer(world_size, "world size", RANK_LIMIT)
@@ -446,7 +421,7 @@ def _read_welcome(run: Any) -> Welcome:
     return Welcome(_text(run, "run name", NAME_LIMIT_BYTES))
 
 
-def _read_advice(  # the order of the fields on the wire
+def _read_advice(  # noqa: PLR0917 (the order of the fields on the wire)
     rank: Any, incarnation: Any, dense_until: Any, stacks: Any, stop: Any, step: Any, places: Any
 ) -> Advice:
     if not isinstance(places, tuple) or len(places) > TAG_LIMIT:
@@ -473,6 +448,25 @@ def _read_place(entry: Any) -> Place:
         raise WireError(f"a place names ranks from -1 to {RANK_LIMIT - 1}, not {_shown(entry)}")
     return Place(_text(tag, "tag name", NAME_LIMIT_BYTES), mean, minimum, maximum, rank_of_min, rank_of_max)
 
+
+# Makes the fields on the wire, the kind included.
+_WRITERS: dict[type, Callable[[Any], list[object]]] = {
+    Hello: lambda m: [_HELLO, VERSION, *m[:-1], dict(m.coordinates)],
+    Tags: lambda m: [
+        _TAGS,
+        m.first,
+        [[tag.name, tag.kind.value, tag.unit, tag.description] for tag in m.tags],
+    ],
+    Block: _write_block,
+    Heartbeat: lambda m: [_HEARTBEAT, [list(beat) for beat in m.beats]],
+    Goodbye: lambda m: [_GOODBYE, *m],
+    Pulse: lambda m: [_PULSE, _bytes(m.rows, "<i8")],
+    Unknown: lambda _: [_UNKNOWN],
+    Refused: lambda m: [_REFUSED, *m],
+    Join: lambda _: [_JOIN, VERSION],
+    Welcome: lambda m: [_WELCOME, m.run],
+    Advice: lambda m: [_ADVICE, *m[:-1], [list(place) for place in m.places]],
+}
 
 # Number of fields on the wire, the kind included, and the function that reads the others.
 _READERS: dict[int, tuple[int, Any]] = {

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("crossrank")
 
 
+_REFUSALS_LOGGED = 20
 _STRANGERS = 100_000  # connections remembered as asked to begin again
 
 
@@ -147,6 +148,10 @@ class Service:
         if isinstance(message, wire.Hello):
             self._welcome(identity, message, now)
             return
+        if isinstance(message, wire.Join):
+            self._sessions[identity] = _Session(self._aligner.table)
+            self._send(identity, wire.encode(wire.Welcome(self._run)))
+            return
         session = self._sessions.get(identity)
         if session is None:
             self._ask_again(identity, message)
@@ -181,12 +186,16 @@ class Service:
 
     def _welcome(self, identity: bytes, hello: wire.Hello, now: float) -> None:
         if hello.run != self._run:
-            raise WireError(f"this aggregator serves run {self._run}, not {hello.run}")
+            reason = f"this aggregator serves run {self._run}, not {hello.run}"
+            self._say_refused(identity, hello.rank, hello.incarnation, reason)
+            return
         stored = self._stored.get(hello.rank, StoredRank(-1, 0))
         if hello.incarnation < stored.incarnation or not self._aligner.join(
             hello.rank, hello.incarnation, world_size=hello.world_size
         ):
-            raise WireError(f"a later start of rank {hello.rank} is already here")
+            reason = f"a later start of rank {hello.rank} is already here"
+            self._say_refused(identity, hello.rank, hello.incarnation, reason)
+            return
         sequence = stored.sequence if stored.incarnation == hello.incarnation else 0
         self.members.enter(hello, identity, now=now, stored=sequence)
         session = self._sessions.setdefault(identity, _Session(self._aligner.table))
@@ -235,8 +244,13 @@ class Service:
         return member
 
     def _refuse(self, identity: bytes, reason: str) -> None:
+        """Refuse a connection altogether."""
         self._sessions.pop(identity, None)
+        self._say_refused(identity, wire.NOBODY, 0, reason)
+
+    def _say_refused(self, identity: bytes, rank: int, incarnation: int, reason: str) -> None:
         self.counters["refused"] += 1
-        if self.counters["refused"] <= 20:
-            _LOGGER.warning("refused a peer: %s", reason)
-        self._send(identity, wire.encode(wire.Refused(reason[:1000])))
+        if self.counters["refused"] <= _REFUSALS_LOGGED:
+            who = "a peer" if rank == wire.NOBODY else f"rank {rank}"
+            _LOGGER.warning("refused %s: %s", who, reason)
+        self._send(identity, wire.encode(wire.Refused(rank, incarnation, reason[:1000])))
