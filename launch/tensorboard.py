@@ -97,13 +97,16 @@ def _tensorboard(logdir: Path, arguments: Sequence[str]) -> subprocess.Popen[byt
 
 
 def _wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-    """Wait for TensorBoard; Ctrl-C, which the terminal sends to both, is the usual way to end it."""
+    """Wait for TensorBoard; it ends with this process, by Ctrl-C or SIGTERM."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = process.wait(timeout)
     except KeyboardInterrupt:
         process.send_signal(signal.SIGTERM)
         process.wait()
         return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if code < 0:
         sys.stderr.write(f"crossrank: TensorBoard was killed by signal {-code}\n")
     return code if code >= 0 else 128 - code

@@ -46,17 +46,16 @@ class Samples:
 class ShrinkParameters(Callback):  # type: ignore[misc]
     """The bug: multiplies this rank's parameters by a little less than one before each step."""
 
-    def __init__(self, first_step: int) -> None:
-        """first_step: the first step whose parameters are damaged before it."""
+    def __init__(self, parameters: list[Any], first_step: int) -> None:
+        """parameters: of the network. first_step: the first step that uses damaged ones."""
+        self._parameters = parameters
         self._first_step = first_step
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Damage the parameters that the coming step uses."""
-        params = run_context.original_args()
-        if params.cur_step_num >= self._first_step:
-            for parameter in params.train_network.trainable_params():
-                if "moments" not in parameter.name:
-                    parameter.set_data(ms.Tensor(parameter.asnumpy() * np.float32(_SHRINK)))
+        if run_context.original_args().cur_step_num >= self._first_step:
+            for parameter in self._parameters:
+                parameter.set_data(ms.Tensor(parameter.asnumpy() * np.float32(_SHRINK)))
 
 
 def main() -> None:
@@ -82,7 +81,7 @@ def main() -> None:
     )
     callbacks = [RankMonitor()]
     if rank == options.damaged_rank:
-        callbacks.append(ShrinkParameters(options.damaged_from))
+        callbacks.append(ShrinkParameters(network.trainable_params(), options.damaged_from))
     model.train(1, dataset, callbacks=callbacks, dataset_sink_mode=False)
 
 

@@ -1,0 +1,176 @@
+"""The demo on a real msrun: every step on every rank and merged, the damaged rank named, the healthy run silent."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from workshop import wait_until
+
+import launch.demo
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from workshop import Workshop
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+
+_RANKS = 4
+_STEPS = range(1, 201)
+
+
+def _scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """Read a run by TensorBoard's own reader; return tag -> step -> value."""
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    reader.Reload()
+    found = {}
+    for tag in reader.Tags()["scalars"]:
+        events = reader.Scalars(tag)
+        found[tag] = {event.step: event.value for event in events}
+        assert len(found[tag]) == len(events), f"{folder.name}: {tag} has a step twice"
+    return found
+
+
+def _run_dir(workshop: Workshop) -> Path:
+    (run_dir,) = [path for path in (workshop.folder / "runs").iterdir() if (path / "merged").is_dir()]
+    return run_dir
+
+
+def _findings(run_dir: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run_dir / "findings.jsonl").read_text().splitlines()]
+
+
+def _check_merged(run_dir: Path) -> None:
+    """Compare every merged point with numpy over the four rank files."""
+    ranks = [_scalars(run_dir / f"rank_{rank}") for rank in range(_RANKS)]
+    tags = ranks[0].keys()
+    assert all(rank.keys() == tags for rank in ranks)
+    assert {"loss", "learning-rate", "iteration-time"} <= tags
+    for rank in ranks:
+        assert list(rank["loss"]) == list(_STEPS)
+    computations = {"mean": np.mean, "min": np.min, "max": np.max, "std": np.std}
+    for name, computation in computations.items():
+        merged = _scalars(run_dir / "merged" / name)
+        assert merged.keys() == tags
+        for tag in tags:
+            steps = list(ranks[0][tag])
+            assert list(merged[tag]) == steps, f"{name} of {tag}"
+            values = np.array([[rank[tag][step] for step in steps] for rank in ranks], dtype=np.float64)
+            expected = computation(values, axis=0)
+            # Values come from float32 files; what a spread loses to that is relative to the values.
+            slack = 2e-7 * np.abs(values).max(axis=0)
+            assert np.all(np.abs(list(merged[tag].values()) - expected) <= 2e-6 * np.abs(expected) + slack), (
+                f"{name} of {tag}"
+            )
+
+
+def test_the_demo_names_the_damaged_rank_and_merges_every_step_as_numpy_does(workshop: Workshop) -> None:
+    done = workshop.run("demo")
+    assert done.returncode == 0, done.stderr
+    run_dir = _run_dir(workshop)
+    _check_merged(run_dir)
+    findings = _findings(run_dir)
+    assert findings
+    assert all(finding["ranks"] == [2] for finding in findings), findings
+    on_loss = [finding for finding in findings if finding["tag"] == "loss"]
+    assert on_loss
+    assert 120 <= int(str(on_loss[0]["first_step"])) <= 130
+    closing = done.stdout.split("curves:")[-1]
+    assert str(run_dir) in closing
+    assert f"crossrank tensorboard {run_dir}" in closing
+    assert re.search(r"rank 2: loss .* step 12\d", closing)
+
+
+def test_the_healthy_demo_prints_no_finding(workshop: Workshop) -> None:
+    done = workshop.run("demo", "--healthy")
+    assert done.returncode == 0, done.stderr
+    run_dir = _run_dir(workshop)
+    assert _findings(run_dir) == []
+    assert "no finding: no rank stood out" in done.stdout
+    _check_merged(run_dir)
+
+
+def test_the_demo_opens_tensorboard_on_its_run(workshop: Workshop) -> None:
+    process = workshop.start("demo", "--tensorboard")
+    wait_until(lambda: "Press CTRL+C" in workshop.stderr, seconds=120)
+    address = re.search(r"http://\S+", workshop.stderr)
+    assert address is not None
+    wanted = {
+        *(f"rank_{rank}" for rank in range(_RANKS)),
+        *(f"merged/{name}" for name in ("mean", "min", "max", "std")),
+    }
+
+    def shown() -> set[str]:
+        # The address is TensorBoard's own.
+        with urllib.request.urlopen(f"{address[0]}data/runs", timeout=10) as answer:  # noqa: S310
+            return set(json.load(answer))
+
+    wait_until(lambda: wanted <= shown())
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+
+
+def _start_training(workshop: Workshop, *msrun_options: str, steps: int = 200) -> subprocess.Popen[str]:
+    script = Path(launch.demo.__file__).with_name("train.py")
+    msrun = [
+        "msrun",
+        f"--worker_num={_RANKS}",
+        f"--local_worker_num={_RANKS}",
+        "--log_dir=logs",
+        *msrun_options,
+    ]
+    return workshop.start("run", "--run-name", "mine", "--", *msrun, str(script), f"--steps={steps}")
+
+
+def _free_port_option() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"--master_port={probe.getsockname()[1]}"
+
+
+def _steps_written(rank_dir: Path) -> int:
+    return len(_scalars(rank_dir).get("loss", {})) if rank_dir.is_dir() else 0
+
+
+def test_training_does_not_notice_that_the_aggregator_is_killed(workshop: Workshop) -> None:
+    process = _start_training(workshop, "--join=True", _free_port_option(), steps=400)
+    run_dir = workshop.folder / "runs" / "mine"
+    wait_until(lambda: _steps_written(run_dir / "rank_0") > 20, seconds=120)
+    (aggregator,) = workshop.aggregators()
+    os.kill(aggregator, signal.SIGKILL)
+    assert process.wait(200) == 0, workshop.stderr
+    assert "the aggregator was killed by SIGKILL" in workshop.stderr
+    for rank in range(_RANKS):
+        assert list(_scalars(run_dir / f"rank_{rank}")["loss"]) == list(range(1, 401))
+
+
+def test_workers_that_msrun_leaves_behind_are_waited_for(workshop: Workshop) -> None:
+    """msrun without --join=True returns at once, with exit code 0."""
+    process = _start_training(workshop, _free_port_option())
+    assert process.wait(200) == 0, workshop.stderr
+    assert "msrun has ended; waiting for the processes it left" in workshop.stderr
+    run_dir = workshop.folder / "runs" / "mine"
+    assert list(_scalars(run_dir / "merged" / "mean")["loss"]) == list(_STEPS)
+    entries = json.loads((run_dir / "run.json").read_text())
+    assert entries["ranks"] == {"live": [], "left": list(range(_RANKS)), "lost": []}
+    assert entries["world_size"] == _RANKS
+    assert entries["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+def test_sigterm_ends_msrun_its_workers_and_the_aggregator(workshop: Workshop) -> None:
+    process = _start_training(workshop, "--join=True", _free_port_option(), steps=5000)
+    wait_until(lambda: _steps_written(workshop.folder / "runs" / "mine" / "rank_0") > 20, seconds=120)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(100) == 128 + signal.SIGTERM
+    assert not workshop.processes()
