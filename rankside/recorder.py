@@ -36,11 +36,14 @@ class Recorder:
 
     counters: entries `dropped` from a full queue, `unsent` blocks that left the outbox unacknowledged,
     `failed` operations.
+
+    wall_clock: seconds since the epoch; it dates values and names files, and may be wrong without harm.
     """
 
-    def __init__(self, config: RankConfig) -> None:
+    def __init__(self, config: RankConfig, *, wall_clock: Callable[[], float] = time.time) -> None:
         self.counters: Counter[str] = Counter()
         self._config = config
+        self._wall_clock = wall_clock
         self._queue: deque[Entry] = deque()
         self._shipper: Shipper | None = None
         self._pid = os.getpid()
@@ -50,7 +53,7 @@ class Recorder:
         if not self._serves():
             return
         if self._shipper is None:
-            shipper = Shipper(self._config, self._queue, self.counters)
+            shipper = Shipper(self._config, self._queue, self.counters, wall_clock=self._wall_clock)
             self._put(Session(initial_step))
             try:
                 shipper.start()
@@ -75,11 +78,11 @@ class Recorder:
         callables that return further numbers by tag. Callables run on the background thread. Values of one
         step may come in several calls; steps must ascend.
         """
-        self._put(Values(step, values, deferred, time.time()))
+        self._put(Values(step, values, deferred, self._wall_clock()))
 
     def report(self, step: int, values: Mapping[str, Value]) -> None:
         """Record values of a step as a report of their own, whatever the sampling; such as evaluation metrics."""
-        self._put(Values(step, values, (), time.time(), alone=True))
+        self._put(Values(step, values, (), self._wall_clock(), alone=True))
 
     def record(self, step: int, make: Callable[[], Iterable[bytes]]) -> None:
         """Write to the rank's event file the serialized Summary.Value messages that `make` returns."""

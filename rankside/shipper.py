@@ -95,11 +95,19 @@ class Phase(NamedTuple):
 class Shipper(threading.Thread):
     """The background thread of one rank."""
 
-    def __init__(self, config: RankConfig, queue: deque[Entry], counters: Counter[str]) -> None:
+    def __init__(
+        self,
+        config: RankConfig,
+        queue: deque[Entry],
+        counters: Counter[str],
+        *,
+        wall_clock: Callable[[], float],
+    ) -> None:
         super().__init__(name="crossrank-shipper", daemon=True)
         self.phase = Phase("starting", time.monotonic())
         self.flush_wanted = False
         self._config = config
+        self._wall_clock = wall_clock
         self._queue = queue
         self._counters = counters
         self._gatherer = Gatherer(Schedule(config.every))
@@ -145,10 +153,10 @@ class Shipper(threading.Thread):
             self._fail("finding the run", error)
             location = embedded.Location(embedded.unjoined_folder(config), None)
         self._aggregator = location.aggregator
-        incarnation = int(time.time())  # where there is no file to tell it by
+        incarnation = int(self._wall_clock())  # where there is no file to tell it by
         try:
             folder = location.run_dir / f"rank_{config.rank}"
-            self._writer = EventFileWriter(folder, max_bytes=config.file_bytes)
+            self._writer = EventFileWriter(folder, max_bytes=config.file_bytes, wall_clock=self._wall_clock)
             incarnation = self._writer.incarnation
         except OSError as error:
             self._fail("making the event file", error)

@@ -7,19 +7,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from aggregator.ledger import Ledger
+from rankside import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from rankside.wire import Beat, Goodbye, Hello
 
-# Silence after which a rank is asked about: a rank on this machine is looked up by its process, one elsewhere is
-# given longer, since a busy interpreter can hold a heartbeat back for seconds.
-SUSPECT_SECONDS = 3.0
-LOST_SECONDS = 15.0
+
+class Patience(NamedTuple):
+    """How long a rank may be silent.
+
+    suspect_seconds: a rank on this machine is then looked up by its process. lost_seconds: one elsewhere is then
+    given up; longer, since a busy interpreter can hold a heartbeat back for seconds.
+    """
+
+    suspect_seconds: float = 3.0
+    lost_seconds: float = 15.0
 
 
 class Presence(Enum):
@@ -57,7 +64,7 @@ class Member:
 
     def take_goodbye(self, goodbye: Goodbye) -> None:
         """Take note that the rank leaves; blocks of it that have not come are lost."""
-        self.presence = Presence.LEFT
+        self.presence = Presence.LOST if goodbye.reason == wire.GONE else Presence.LEFT
         self.reason = goodbye.reason
         self.ledger.forget_before(goodbye.sequence + 1)
 
@@ -65,7 +72,8 @@ class Member:
 class Members:
     """All ranks that have said hello, each in its newest incarnation."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 (it is immutable)
+        self._patience = patience
         self._members: dict[int, Member] = {}
 
     def __iter__(self) -> Iterator[Member]:
@@ -97,7 +105,9 @@ class Members:
         host: this machine's name; `runs` tells whether a process of it still runs.
         """
         lost = [
-            member for member in self if member.presence is Presence.LIVE and _gone(member, now, host, runs)
+            member
+            for member in self
+            if member.presence is Presence.LIVE and self._gone(member, now, host, runs)
         ]
         for member in lost:
             member.presence = Presence.LOST
@@ -108,9 +118,8 @@ class Members:
         """Whether nobody is left who could report."""
         return all(member.presence is not Presence.LIVE for member in self)
 
-
-def _gone(member: Member, now: float, host: str, runs: Callable[[int], bool]) -> bool:
-    silence = now - member.heard
-    if member.hello.host == host:
-        return silence >= SUSPECT_SECONDS and not runs(member.hello.pid)
-    return silence >= LOST_SECONDS
+    def _gone(self, member: Member, now: float, host: str, runs: Callable[[int], bool]) -> bool:
+        silence = now - member.heard
+        if member.hello.host == host:
+            return silence >= self._patience.suspect_seconds and not runs(member.hello.pid)
+        return silence >= self._patience.lost_seconds
