@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
-import signal
-import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aggregator.align import Aligner
 from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
 from aggregator.live import resume
+from aggregator.live.lifeline import Lifeline
+from aggregator.live.members import Patience
 from aggregator.live.server import Server
 from aggregator.live.service import Service
 from aggregator.pipeline import Pipeline
+from aggregator.process import open_hub, say_ready, stop_on_sigterm
 from aggregator.rebuild import merge_run
 from aggregator.sinks import run_file
 from aggregator.sinks.findings import FindingsFile
@@ -24,10 +23,9 @@ from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
 from aggregator.sinks.run_file import RunFile
 from rankside.errors import CrossrankError
-from rankside.transport import Hub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 _LOGGER = logging.getLogger("crossrank")
@@ -37,9 +35,12 @@ _LOGGER = logging.getLogger("crossrank")
 class ServeOptions:
     """What an aggregator is told.
 
-    run_dir: the run's folder; its name is the run's name. bind: endpoint to listen on.
+    run_dir: the run's folder; its name is the run's name. bind: endpoint for the ranks of this machine.
+    remote_bind: endpoint for relays and ranks of other machines, or None. key: key file, which it needs unless
+    `insecure`: plain TCP was asked for by name.
     world_size: how many ranks to expect, or None to learn it from the first one.
     max_wait_seconds, max_lag_steps: how long a step waits for missing ranks.
+    patience: how long a rank may be silent.
     ready_fd: file descriptor to write the endpoint and a newline to as soon as the aggregator listens.
     lifeline_fd: read end of a pipe; when its other end closes, no further rank will come.
     detect: thresholds as "name=value".
@@ -47,9 +48,13 @@ class ServeOptions:
 
     run_dir: Path
     bind: str
+    remote_bind: str | None = None
+    key: Path | None = None
+    insecure: bool = False
     world_size: int | None = None
     max_wait_seconds: float = 30.0
     max_lag_steps: int = 1000
+    patience: Patience = field(default_factory=Patience)
     ready_fd: int | None = None
     lifeline_fd: int | None = None
     detect: tuple[str, ...] = ()
@@ -62,8 +67,8 @@ def serve(options: ServeOptions) -> int:
     """
     logging.basicConfig(format="crossrank: %(message)s", level=logging.INFO)
     settings = DetectionSettings.from_pairs(options.detect)
-    hub = Hub(options.bind)
-    with _stop_on_sigterm() as stopping:
+    hub = open_hub(options.bind, options.remote_bind, key=options.key, insecure=options.insecure)
+    with stop_on_sigterm() as stopping:
         run_dir = options.run_dir
         (run_dir / "merged").mkdir(parents=True, exist_ok=True)
         state = resume.load(run_dir)
@@ -75,16 +80,20 @@ def serve(options: ServeOptions) -> int:
         )
         if state is not None:
             aligner.resume(state.closed_until, {rank: s.incarnation for rank, s in state.ranks.items()})
-        service = Service(aligner, run=run_dir.name, send=hub.send, stored=state.ranks if state else None)
+        service = Service(
+            aligner,
+            run=run_dir.name,
+            send=hub.send,
+            stored=state.ranks if state else None,
+            patience=options.patience,
+        )
         sinks = SinkGroup()
         sinks.add("merged runs", MergedRuns(run_dir / "merged"))
         sinks.add("findings", FindingsFile(run_dir / "findings.jsonl"))
         sinks.add("run file", RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks)))
         pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
-        server = Server(hub, service, pipeline, run_dir=run_dir, lifeline=options.lifeline_fd)
-        if options.ready_fd is not None:
-            os.write(options.ready_fd, f"{hub.endpoint}\n".encode())
-            os.close(options.ready_fd)
+        server = Server(hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd))
+        say_ready(options.ready_fd, hub.endpoints[0])
         server.run(stopped=stopping.is_set)
         hub.close()
         _complete(run_dir, aligner, service, sinks)
@@ -131,13 +140,3 @@ def _status(aligner: Aligner, service: Service, sinks: SinkGroup) -> Mapping[str
         },
         "sink_failures": dict(sinks.failures),
     }
-
-
-@contextlib.contextmanager
-def _stop_on_sigterm() -> Iterator[threading.Event]:
-    stopping = threading.Event()
-    previous = signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    try:
-        yield stopping
-    finally:
-        signal.signal(signal.SIGTERM, previous)

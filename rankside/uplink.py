@@ -143,6 +143,8 @@ class Uplink:
             self._received = -1
             self._outbox.resend_after(0)
         elif isinstance(message, wire.Refused):
+            if message.rank not in (wire.NOBODY, self._hello.rank):
+                return
             self.refusal = message.reason
             _LOGGER.warning(
                 "rank %d: the aggregator refused this rank (%s); it goes on recording to its own files",

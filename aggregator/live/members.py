@@ -42,7 +42,7 @@ class Member:
     """One incarnation of one rank.
 
     heard: when its last message came, in seconds of the service's clock. step, phase, phase_since: from its
-    heartbeats. reason: what it gave at its goodbye.
+    heartbeats. acknowledged: the highest sequence that the rank may forget. reason: what it gave at its goodbye.
     """
 
     hello: Hello
@@ -52,6 +52,7 @@ class Member:
     step: int = 0
     phase: str = "starting"
     phase_since: float = 0.0
+    acknowledged: int = 0
     presence: Presence = Presence.LIVE
     reason: str = ""
 

@@ -7,17 +7,18 @@ acknowledgements given about twice a second.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aggregator.live import resume
+from aggregator.live.lifeline import runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
+    from aggregator.live.lifeline import Lifeline
     from aggregator.live.service import Service
     from aggregator.pipeline import Pipeline
     from rankside.transport import Hub
@@ -31,14 +32,10 @@ _LOOK_SECONDS = 1.0  # between two looks for ranks that are gone
 
 
 class Server:
-    """Runs one service on one hub.
-
-    lifeline: a pipe whose writing end the launcher holds, or None. When that end closes, no further rank will
-    come, and the server finishes as soon as those that came have left.
-    """
+    """Runs one service on one hub, until the lifeline is cut and every rank that came has left."""
 
     def __init__(
-        self, hub: Hub, service: Service, pipeline: Pipeline, *, run_dir: Path, lifeline: int | None = None
+        self, hub: Hub, service: Service, pipeline: Pipeline, *, run_dir: Path, lifeline: Lifeline
     ) -> None:
         self._hub = hub
         self._service = service
@@ -48,9 +45,6 @@ class Server:
         self._host = socket.gethostname()
         self._next_flush = 0.0
         self._next_look = 0.0
-        self._last_ones = lifeline is None
-        if lifeline is not None:
-            os.set_blocking(lifeline, False)
 
     def run(self, *, stopped: Callable[[], bool]) -> None:
         """Serve until the run is over, or `stopped` says so; then close every step and every file."""
@@ -76,7 +70,7 @@ class Server:
             self._store()
             self._next_flush = time.monotonic() + _FLUSH_SECONDS
         if now >= self._next_look:
-            self._service.lose_silent(now=now, host=self._host, runs=_runs)
+            self._service.lose_silent(now=now, host=self._host, runs=runs)
             self._next_look = now + _LOOK_SECONDS
         return len(messages)
 
@@ -96,24 +90,10 @@ class Server:
             resume.publish(self._run_dir, state)
         except OSError as error:
             _LOGGER.warning(
-                "the aggregator's state cannot be written (%s); a restart would merge from the files", error
+                "the aggregator's state cannot be written (%s); nothing is acknowledged until it can", error
             )
+            return
+        self._service.acknowledge()
 
     def _over(self) -> bool:
-        if self._lifeline is None:
-            return False
-        if not self._last_ones:
-            try:
-                self._last_ones = os.read(self._lifeline, 1) == b""
-            except BlockingIOError:
-                return False
-        return self._last_ones and self._service.members.all_gone
-
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    # The field behind the command, which stands in parentheses: a zombie is dead, its parent has not noticed.
-    return state.rpartition(")")[2].split()[0] not in {"Z", "X"}
+        return self._lifeline.cut and self._service.members.all_gone

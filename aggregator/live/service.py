@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from aggregator.align import Admission, Report
-from aggregator.live.members import Member, Members, Presence
+from aggregator.live.members import Member, Members, Patience, Presence
+from aggregator.live.session import OutOfStepError, Session
 from rankside import wire
 from rankside.errors import WireError
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggregator.align import Aligner
-    from aggregator.tag_table import TagTable
-    from rankside.tags import Tag
 
     Int64Array = npt.NDArray[np.int64]
 
@@ -44,43 +43,6 @@ class StoredRank(NamedTuple):
     sequence: int
 
 
-class _OutOfStepError(Exception):
-    """A message builds on an earlier one that did not arrive: the peer has to begin again."""
-
-
-class _Session:
-    """One connection: the sender's tag table, and how its indices map to the run's."""
-
-    def __init__(self, table: TagTable) -> None:
-        self.ranks: set[tuple[int, int]] = set()
-        self._table = table
-        self._tags: list[Tag] = []
-        self._run_ids = np.empty(0, np.int64)
-        self._layouts: dict[bytes, tuple[Int64Array, Int64Array | None]] = {}
-
-    def extend(self, first: int, tags: tuple[Tag, ...]) -> None:
-        """Take entries of the sender's tag table."""
-        if first > len(self._tags):
-            raise _OutOfStepError
-        self._tags[first:] = tags
-        self._run_ids = self._table.add(self._tags)
-        self._layouts.clear()
-
-    def layout(self, tag_ids: Int64Array) -> tuple[Int64Array, Int64Array | None]:
-        """Return the run's ids for the sender's, ascending, and the order of columns that makes them so."""
-        key = tag_ids.tobytes()
-        if key not in self._layouts:
-            if tag_ids[-1] >= len(self._run_ids):
-                raise _OutOfStepError
-            ids = self._run_ids[tag_ids]
-            order = np.argsort(ids)
-            if np.any(np.diff(ids[order]) == 0):
-                raise WireError("a block names a tag twice")
-            ascending = bool(np.all(order == np.arange(len(order))))
-            self._layouts[key] = self._table.intern(ids[order]), None if ascending else order
-        return self._layouts[key]
-
-
 class Service:
     """Serves ranks and relays.
 
@@ -96,14 +58,15 @@ class Service:
         run: str,
         send: Callable[[bytes, bytes], None],
         stored: Mapping[int, StoredRank] | None = None,
+        patience: Patience = Patience(),  # noqa: B008 (it is immutable)
     ) -> None:
-        self.members = Members()
+        self.members = Members(patience)
         self.counters: Counter[str] = Counter()
         self._aligner = aligner
         self._run = run
         self._send = send
         self._stored = dict(stored or {})
-        self._sessions: dict[bytes, _Session] = {}
+        self._sessions: dict[bytes, Session] = {}
         self._strangers: set[bytes] = set()
         self._restarts: Counter[bytes] = Counter()
 
@@ -116,7 +79,7 @@ class Service:
         """Take one payload of one peer."""
         try:
             self._dispatch(identity, wire.decode(payload), now)
-        except _OutOfStepError:
+        except OutOfStepError:
             self._begin_again(identity)
         except WireError as error:
             self._refuse(identity, str(error))
@@ -125,6 +88,11 @@ class Service:
         """Take note that everything in closed steps is on disk."""
         for member in self.members:
             member.ledger.store(self._aligner.closed_until)
+
+    def acknowledge(self) -> None:
+        """Tell the ranks, with the next answers, that they may forget what is stored."""
+        for member in self.members:
+            member.acknowledged = member.ledger.stored
 
     def lose_silent(self, *, now: float, host: str, runs: Callable[[int], bool]) -> list[Member]:
         """Stop waiting for ranks that are gone without a goodbye, and return them."""
@@ -149,7 +117,7 @@ class Service:
             self._welcome(identity, message, now)
             return
         if isinstance(message, wire.Join):
-            self._sessions[identity] = _Session(self._aligner.table)
+            self._sessions[identity] = Session(self._aligner.table)
             self._send(identity, wire.encode(wire.Welcome(self._run)))
             return
         session = self._sessions.get(identity)
@@ -198,10 +166,10 @@ class Service:
             return
         sequence = stored.sequence if stored.incarnation == hello.incarnation else 0
         self.members.enter(hello, identity, now=now, stored=sequence)
-        session = self._sessions.setdefault(identity, _Session(self._aligner.table))
+        session = self._sessions.setdefault(identity, Session(self._aligner.table))
         session.ranks.add((hello.rank, hello.incarnation))
 
-    def _take_block(self, session: _Session, block: wire.Block, now: float) -> None:
+    def _take_block(self, session: Session, block: wire.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
         columns = block.columns if order is None else block.columns[:, :, order]
         for i, (rank, incarnation, sequence) in enumerate(block.rows.tolist()):
@@ -215,23 +183,23 @@ class Service:
             )
             member.ledger.await_step(sequence, merged_with)
 
-    def _answer(self, identity: bytes, session: _Session, heartbeat: wire.Heartbeat, now: float) -> None:
+    def _answer(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat, now: float) -> None:
         rows = []
         for beat in heartbeat.beats:
             member = self._member(session, beat.rank, beat.incarnation, now)
             if member is not None:
                 member.take_beat(beat, now)
-                ledger = member.ledger
-                rows.append((beat.rank, beat.incarnation, beat.sequence, ledger.received, ledger.stored))
+                received = member.ledger.received
+                rows.append((beat.rank, beat.incarnation, beat.sequence, received, member.acknowledged))
         self._send(identity, wire.encode(wire.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
 
-    def _take_goodbye(self, session: _Session, goodbye: wire.Goodbye, now: float) -> None:
+    def _take_goodbye(self, session: Session, goodbye: wire.Goodbye, now: float) -> None:
         member = self._member(session, goodbye.rank, goodbye.incarnation, now)
         if member is not None:
             member.take_goodbye(goodbye)
             self._aligner.leave(goodbye.rank, goodbye.incarnation)
 
-    def _member(self, session: _Session, rank: int, incarnation: int, now: float) -> Member | None:
+    def _member(self, session: Session, rank: int, incarnation: int, now: float) -> Member | None:
         """Return the member that this connection speaks for; one that was given up is back."""
         member = self.members.get(rank, incarnation) if (rank, incarnation) in session.ranks else None
         if member is None:

@@ -1,0 +1,232 @@
+"""A node's relay, without a socket: turns the blocks of its ranks into one block a step, and forwards it.
+
+It keeps nothing that matters. Every row carries its rank's own number, acknowledgements come from the root and
+are handed down, and what is lost between relay and root is found by the rank's next heartbeat and sent again by
+the rank. So a relay may be killed at any time, and the root's figures are those it would have without relays.
+Relays can stand on relays.
+
+A step's rows wait for each other until all ranks of the relay have reported it, at most a moment, and are sent
+before any heartbeat, so that the root's answer to a heartbeat covers them.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from aggregator.live.session import OutOfStepError, Session
+from aggregator.tag_table import TagTable
+from rankside import wire
+from rankside.errors import WireError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Int64Array = npt.NDArray[np.int64]
+
+_LOGGER = logging.getLogger("crossrank")
+_HOLD_SECONDS = 0.2  # how long the first rows of a step wait for the others
+_BEAT_SECONDS = 0.25  # between two heartbeats for all ranks together
+
+
+class _Rank(NamedTuple):
+    """A rank behind this relay, and the connection it came on."""
+
+    hello: wire.Hello
+    identity: bytes
+
+
+class _Gathered:
+    """The rows of one step and one layout of tags so far."""
+
+    def __init__(self, tag_ids: Int64Array, now: float) -> None:
+        self.tag_ids = tag_ids
+        self.since = now
+        self.rows = 0
+        self.parts: list[wire.Block] = []
+
+    def block(self) -> wire.Block:
+        """Return all rows as one block."""
+        return wire.Block(
+            self.parts[0].step,
+            np.concatenate([part.rows for part in self.parts]),
+            np.concatenate([part.wall_times for part in self.parts]),
+            self.tag_ids,
+            np.concatenate([part.columns for part in self.parts], axis=1),
+        )
+
+
+class Relay:
+    """One relay between its ranks (down) and the root or a further relay (up).
+
+    run: the run's name as the root gave it, or "" until it has. Ranks are introduced to the root under that name.
+    forwarded: blocks sent up. unsent: messages that the connection upward had no room for, which the ranks send
+    again. refusal: why the root refuses this relay, or "".
+    """
+
+    def __init__(
+        self, *, send_down: Callable[[bytes, bytes], None], send_up: Callable[[bytes], bool]
+    ) -> None:
+        self.run = ""
+        self.refusal = ""
+        self.forwarded = 0
+        self.unsent = 0
+        self._send_down = send_down
+        self._send_up = send_up
+        self._table = TagTable()
+        self._tags_sent = 0
+        self._sessions: dict[bytes, Session] = {}
+        self._ranks: dict[tuple[int, int], _Rank] = {}
+        self._gathered: dict[tuple[int, int], _Gathered] = {}
+        self._beats: dict[int, wire.Beat] = {}
+        self._next_beat = 0.0
+
+    @property
+    def hellos(self) -> list[wire.Hello]:
+        """The ranks that are behind this relay now."""
+        return [rank.hello for rank in self._ranks.values()]
+
+    def join(self) -> None:
+        """Ask the root which run this is."""
+        self._up(wire.Join())
+
+    def take_down(self, identity: bytes, payload: bytes, *, now: float) -> None:
+        """Take what came from a rank or from a relay below."""
+        try:
+            self._dispatch(identity, wire.decode(payload), now)
+        except OutOfStepError:
+            self._forget(identity)
+            self._down(identity, wire.Unknown())
+        except WireError as error:
+            _LOGGER.warning("refused a peer: %s", error)
+            self._forget(identity)
+            self._down(identity, wire.Refused(wire.NOBODY, 0, str(error)[:1000]))
+
+    def take_up(self, payload: bytes) -> None:
+        """Take what came from the root."""
+        message = wire.decode(payload)
+        if isinstance(message, wire.Welcome):
+            self.run = message.run
+            self._begin_again()
+        elif isinstance(message, wire.Unknown):
+            self._up(wire.Join())
+        elif isinstance(message, wire.Pulse):
+            self._hand_down_pulse(message)
+        elif isinstance(message, (wire.Refused, wire.Advice)):
+            self._hand_down(message)
+
+    def pump(self, *, now: float) -> None:
+        """Send up what has waited long enough."""
+        for key, gathered in list(self._gathered.items()):
+            if gathered.rows >= len(self._ranks) or now - gathered.since >= _HOLD_SECONDS:
+                self._forward(key)
+        if self._beats and now >= self._next_beat:
+            self.flush()
+            self._up(wire.Heartbeat(tuple(self._beats.values())))
+            self._beats.clear()
+            self._next_beat = now + _BEAT_SECONDS
+
+    def flush(self) -> None:
+        """Send up every row that waits for others."""
+        for key in list(self._gathered):
+            self._forward(key)
+
+    def lose(self, hello: wire.Hello) -> None:
+        """Say that a rank's process has ended without a goodbye."""
+        self.flush()
+        self._up(wire.Goodbye(hello.rank, hello.incarnation, 0, wire.GONE))
+        self._ranks.pop((hello.rank, hello.incarnation), None)
+
+    def _dispatch(self, identity: bytes, message: wire.Message, now: float) -> None:
+        if isinstance(message, wire.Join):
+            self._sessions[identity] = Session(self._table)
+            if self.run:
+                self._down(identity, wire.Welcome(self.run))
+            return
+        if isinstance(message, wire.Hello):
+            self._introduce(identity, message)
+            return
+        session = self._sessions.get(identity)
+        if session is None:
+            self._down(identity, wire.Unknown())
+        elif isinstance(message, wire.Block):
+            self._gather(session, message, now)
+        elif isinstance(message, wire.Tags):
+            session.extend(message.first, message.tags)
+        elif isinstance(message, wire.Heartbeat):
+            self._beats.update((beat.rank, beat) for beat in message.beats)
+        elif isinstance(message, wire.Goodbye):
+            self.flush()
+            self._up(message)
+            self._ranks.pop((message.rank, message.incarnation), None)
+        else:
+            raise WireError(f"a rank does not send {type(message).__name__}")
+
+    def _introduce(self, identity: bytes, hello: wire.Hello) -> None:
+        session = self._sessions.setdefault(identity, Session(self._table))
+        session.ranks.add((hello.rank, hello.incarnation))
+        self._ranks[hello.rank, hello.incarnation] = _Rank(hello, identity)
+        if self.run:
+            self._up(hello._replace(run=self.run))
+
+    def _gather(self, session: Session, block: wire.Block, now: float) -> None:
+        tag_ids, order = session.layout(block.tag_ids)
+        if order is not None:
+            block = block._replace(columns=block.columns[:, :, order])
+        key = block.step, id(tag_ids)
+        gathered = self._gathered.get(key)
+        if gathered is None:
+            gathered = self._gathered[key] = _Gathered(tag_ids, now)
+        gathered.parts.append(block)
+        gathered.rows += len(block.rows)
+
+    def _forward(self, key: tuple[int, int]) -> None:
+        block = self._gathered.pop(key).block()
+        if self._tags_sent < len(self._table.tags):
+            news = wire.Tags(self._tags_sent, tuple(self._table.tags[self._tags_sent :]))
+            if not self._up(news):
+                return
+            self._tags_sent = len(self._table.tags)
+        self.forwarded += self._up(block)
+
+    def _begin_again(self) -> None:
+        """Introduce everybody anew, and have them send what the root may lack."""
+        self._tags_sent = 0
+        self._gathered.clear()
+        identities = list(self._sessions)
+        self._sessions.clear()
+        self._ranks.clear()
+        for identity in identities:
+            self._down(identity, wire.Unknown())
+
+    def _hand_down_pulse(self, pulse: wire.Pulse) -> None:
+        by_identity: dict[bytes, list[int]] = {}
+        for i, (rank, incarnation) in enumerate(pulse.rows[:, :2].tolist()):
+            known = self._ranks.get((rank, incarnation))
+            if known is not None:
+                by_identity.setdefault(known.identity, []).append(i)
+        for identity, rows in by_identity.items():
+            self._down(identity, wire.Pulse(pulse.rows[rows]))
+
+    def _hand_down(self, message: wire.Refused | wire.Advice) -> None:
+        known = self._ranks.get((message.rank, message.incarnation))
+        if known is not None:
+            self._down(known.identity, message)
+        elif isinstance(message, wire.Refused) and message.rank == wire.NOBODY:
+            self.refusal = message.reason
+
+    def _forget(self, identity: bytes) -> None:
+        self._sessions.pop(identity, None)
+        self._ranks = {key: rank for key, rank in self._ranks.items() if rank.identity != identity}
+
+    def _up(self, message: wire.Message) -> bool:
+        sent = self._send_up(wire.encode(message))
+        self.unsent += not sent
+        return sent
+
+    def _down(self, identity: bytes, message: wire.Message) -> None:
+        self._send_down(identity, wire.encode(message))

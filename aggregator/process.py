@@ -1,0 +1,43 @@
+"""What the aggregator's and the relay's processes have in common: opening the hub, saying ready, being stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+from rankside import keys
+from rankside.transport import Hub
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def open_hub(bind: str, remote_bind: str | None, *, key: Path | None, insecure: bool) -> Hub:
+    """Listen on the endpoint for this machine, and on the one for others where there is one.
+
+    Raises `ConfigError` where the key file cannot be used and `TransportError` where an endpoint cannot.
+    """
+    endpoints = (bind,) if remote_bind is None else (bind, remote_bind)
+    return Hub(*endpoints, keys=keys.load(key) if key is not None else None, insecure=insecure)
+
+
+def say_ready(descriptor: int | None, *words: str) -> None:
+    """Write the words as one line to the descriptor, where there is one, and close it."""
+    if descriptor is not None:
+        os.write(descriptor, f"{' '.join(words)}\n".encode())
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def stop_on_sigterm() -> Iterator[threading.Event]:
+    """Give an event that a SIGTERM sets."""
+    stopping = threading.Event()
+    previous = signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    try:
+        yield stopping
+    finally:
+        signal.signal(signal.SIGTERM, previous)

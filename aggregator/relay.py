@@ -1,0 +1,61 @@
+"""Wires a relay together: hub, link, relay and loop."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from aggregator.live.lifeline import Lifeline
+from aggregator.live.relay import Relay
+from aggregator.live.relay_server import RelayServer
+from aggregator.process import open_hub, say_ready, stop_on_sigterm
+from rankside import keys
+from rankside.transport import Link
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayOptions:
+    """What a relay is told.
+
+    bind, remote_bind: endpoints for the ranks of this machine and for relays of others. upstream: endpoint of
+    the root or of a further relay. key: key file for TCP beyond this machine, which is needed unless `insecure`.
+    ready_fd: file descriptor to write the endpoint, the run's name and a newline to, once the root has named it.
+    lifeline_fd: read end of a pipe; when its other end closes, no further rank will come.
+    """
+
+    bind: str
+    upstream: str
+    remote_bind: str | None = None
+    key: Path | None = None
+    insecure: bool = False
+    ready_fd: int | None = None
+    lifeline_fd: int | None = None
+
+
+def relay(options: RelayOptions) -> int:
+    """Relay until the ranks of this node have left or a SIGTERM comes; return the exit code.
+
+    Raises `TransportError` or `ConfigError` where it cannot begin.
+    """
+    logging.basicConfig(format="crossrank relay: %(message)s", level=logging.INFO)
+    hub = open_hub(options.bind, options.remote_bind, key=options.key, insecure=options.insecure)
+    key = keys.load(options.key) if options.key is not None else None
+    link = Link(options.upstream, keys=key, insecure=options.insecure)
+    with stop_on_sigterm() as stopping:
+        server = RelayServer(
+            hub,
+            link,
+            Relay(send_down=hub.send, send_up=link.send),
+            lifeline=Lifeline(options.lifeline_fd),
+        )
+        run = server.join(stopped=stopping.is_set)
+        if run:
+            say_ready(options.ready_fd, hub.endpoints[0], run)
+            server.run(stopped=stopping.is_set)
+    hub.close()
+    link.close(linger_seconds=2.0)
+    return 0
