@@ -73,7 +73,9 @@ def _tensorboard(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _serve(options: argparse.Namespace, _: list[str]) -> int:
     from aggregator.run import ServeOptions, serve
+    from launch.plan import check_tuning
 
+    check_tuning(max_wait_seconds=options.max_wait, max_lag_steps=options.max_lag, detect=options.detect)
     return serve(
         ServeOptions(
             run_dir=options.run_dir,

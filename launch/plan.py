@@ -64,10 +64,7 @@ class RunPlan:
 
         run_name: the user's own name; None makes one of `time_stamp` and the `name_parts` (KEY=VALUE each).
         """
-        if not max_wait_seconds > 0:
-            raise UsageError(f"--max-wait must be more than 0 seconds, not {max_wait_seconds:g}")
-        if max_lag_steps < 1:
-            raise UsageError(f"--max-lag must be at least 1 step, not {max_lag_steps}")
+        check_tuning(max_wait_seconds=max_wait_seconds, max_lag_steps=max_lag_steps, detect=detect)
         program = _resolved_command(command)
         name = run_name if run_name is not None else "_".join([time_stamp, *_checked_parts(name_parts)])
         check_run_name(name)
@@ -82,8 +79,24 @@ class RunPlan:
             world_size=world_size_of(command),
             max_wait_seconds=max_wait_seconds,
             max_lag_steps=max_lag_steps,
-            detect=_checked_detect(detect),
+            detect=tuple(detect),
         )
+
+
+def check_tuning(*, max_wait_seconds: float, max_lag_steps: int, detect: Sequence[str]) -> None:
+    """Raise UsageError for a wait, a lag or a threshold that the aggregator cannot use."""
+    if not max_wait_seconds > 0:
+        raise UsageError(f"--max-wait must be more than 0 seconds, not {max_wait_seconds:g}")
+    if max_lag_steps < 1:
+        raise UsageError(f"--max-lag must be at least 1 step, not {max_lag_steps}")
+    if detect:
+        # Only here, because it brings numpy, which a plain start does without.
+        from aggregator.detect import DetectionSettings  # noqa: PLC0415
+
+        try:
+            DetectionSettings.from_pairs(detect)
+        except ValueError as error:
+            raise UsageError(f"--detect {error}") from None
 
 
 def check_run_name(name: str) -> None:
@@ -136,18 +149,6 @@ def _checked_parts(parts: Sequence[str]) -> Sequence[str]:
         if not (key and equals and value):
             raise UsageError(f"--name-with takes KEY=VALUE, not {part!r}")
     return parts
-
-
-def _checked_detect(pairs: Sequence[str]) -> tuple[str, ...]:
-    if pairs:
-        # Only here, because it brings numpy, which a plain start does without.
-        from aggregator.detect import DetectionSettings  # noqa: PLC0415
-
-        try:
-            DetectionSettings.from_pairs(pairs)
-        except ValueError as error:
-            raise UsageError(f"--detect {error}") from None
-    return tuple(pairs)
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -57,7 +57,10 @@ def summary(run_dir: Path, *, complete: bool) -> Iterator[str]:
     yield f"open with: crossrank tensorboard {shlex.quote(str(run_dir))}"
     if not complete:
         yield "the aggregator did not finish: rank curves are whole, merged curves and findings may not be"
-    ranks = run_file.read(run_dir / "run.json").get("ranks")
+    entries = run_file.read(run_dir / "run.json")
+    if entries.get("incomplete"):
+        yield f"merged curves are incomplete: {entries['incomplete']}"
+    ranks = entries.get("ranks")
     if complete and isinstance(ranks, dict) and not any(ranks.values()):
         yield "no rank has reported: is RankMonitor() in the script's list of callbacks?"
         return

@@ -47,6 +47,15 @@ _WRONG = {
     "abbreviated option": (["run", "--log", "x", *_TRUE], "--log"),
     "unknown command": (["walk"], "walk"),
     "no command at all": ([], "COMMAND"),
+    "serving without a folder": (["serve", "--bind", "ipc://x"], "--run-dir"),
+    "serving with a wrong wait": (
+        ["serve", "--run-dir", "r", "--bind", "ipc://x", "--max-wait", "-1"],
+        "--max-wait",
+    ),
+    "serving with a wrong threshold": (
+        ["serve", "--run-dir", "r", "--bind", "ipc://x", "--detect", "x"],
+        "--detect",
+    ),
     "demo with a command": (["demo", *_TRUE], "nothing after --"),
     "demo in a log folder that is a file": (["demo", "--logdir", "a-file"], "is not a folder"),
     "TensorBoard on nothing": (["tensorboard", "nowhere"], "holds no run"),
