@@ -23,6 +23,7 @@ from rankside.errors import ConfigError
 from rankside.schedule import Schedule
 from rankside.training.collector import Draft, Training
 from rankside.training.collector_group import CollectorGroup
+from rankside.training.gradient_probe import GradientProbe
 from rankside.training.initial_step import initial_step
 from rankside.training.learning_rate import LearningRate
 from rankside.training.loss import Loss
@@ -31,6 +32,7 @@ from rankside.training.memory import Memory
 from rankside.training.process_record import process_record
 from rankside.training.progress import Progress
 from rankside.training.self_watch import SelfWatch
+from rankside.training.step_output import read_output
 from rankside.training.tensor_value import later
 from rankside.training.times import Times
 
@@ -51,6 +53,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
     log_every: steps between two lines on the terminal, on rank 0; 0 for none.
     initial_step: steps trained before this process began, where it cannot be seen: `Model.train`'s
         `initial_epoch` and mindformers' resumed step are.
+    gradient_norms: whether to put a probe into the train cell for the gradients' norms.
+    layer_norms_every: steps between two records of the gradient norm of every parameter; 0 for none.
 
     Raises `ConfigError` where an argument cannot be used.
     """
@@ -62,8 +66,13 @@ class RankMonitor(Callback):  # type: ignore[misc]
         every: int | Mapping[int, int] | None = None,
         log_every: int = 100,
         initial_step: int | None = None,
+        gradient_norms: bool = True,
+        layer_norms_every: int = 0,
     ) -> None:
         super().__init__()
+        if not isinstance(gradient_norms, bool):
+            raise ConfigError(f"gradient_norms={gradient_norms!r}: True or False is expected")
+        _require_steps("layer_norms_every", layer_norms_every)
         _require_steps("log_every", log_every)
         if initial_step is not None:
             _require_steps("initial_step", initial_step)
@@ -73,11 +82,13 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._record: ProcessRecord | None = None
         self._times = Times()
         self._self_watch = SelfWatch()
+        probe = GradientProbe(layers_every=layer_norms_every) if gradient_norms else None
         self._group = CollectorGroup(
             [
+                *([probe] if probe else []),
                 Loss(),
-                LearningRate(self._reports),
-                LossScale(),
+                LearningRate(self._reports, probe),
+                LossScale(probe),
                 self._times,
                 Memory(),
                 self._self_watch,
@@ -166,7 +177,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
             serial=serial,
             steps=max(1, serial - self._steps_done),
             reports=self._reports(step),
-            outputs=parameters.get("net_outputs"),
+            output=read_output(parameters.get("net_outputs")),
         )
         self._group.step_end(draft)
         self._record.recorder.log(step, draft.values, deferred=draft.deferred)
@@ -208,6 +219,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
                 rank=self._config.rank,
                 world_size=self._config.world_size,
                 base=self._base,
+                counted=self._steps_done,
             )
         )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rankside.recorder import Recorder
+    from rankside.training.step_output import StepOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Training:
     network: the train cell, with loss and optimizer. optimizer: None where the train cell has none.
     recorder: where values that belong to no step go.
     rank: this process's rank. world_size: number of ranks.
-    base: what to add to `cur_step_num` to get the step.
+    base: what to add to `cur_step_num` to get the step. counted: `cur_step_num` before the first step.
     """
 
     parameters: Mapping[str, Any]
@@ -36,16 +37,17 @@ class Training:
     rank: int
     world_size: int
     base: int
+    counted: int
 
 
 @dataclass(slots=True)
 class Draft:
     """What one step reports, while collectors add to it.
 
-    step: the step. serial: how many steps this training has done, this one included. steps: how many of them
+    step: the step. serial: MindSpore's own `cur_step_num`, which each training counts from 1. steps: how many of them
     ended just now; more than one only where a dataset sink runs several steps at once.
     reports: whether a reporting window ends here; costly figures are taken only then.
-    outputs: what the train cell returned.
+    output: what the train cell returned.
     values: figures, or callables that fetch one. deferred: callables that fetch several.
     """
 
@@ -53,7 +55,7 @@ class Draft:
     serial: int
     steps: int
     reports: bool
-    outputs: Any
+    output: StepOutput
     values: dict[str, float | Callable[[], float]] = field(default_factory=dict)
     deferred: list[Callable[[], Mapping[str, float]]] = field(default_factory=list)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rankside.tags import Tag, TagKind
 from rankside.training.collector import Collector
-from rankside.training.step_output import read_output
 from rankside.training.tensor_value import fetch_mean, later
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class LearningRate(Collector):
         """Add the rate or rates."""
         if self._probe and self._probe.notes_learning_rate:
             return
-        returned = read_output(draft.outputs).learning_rate
+        returned = draft.output.learning_rate
         self._returned = returned is not None and len(self._rates) <= 1
         if self._returned:
             draft.values["learning-rate"] = later(returned)

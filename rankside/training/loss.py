@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rankside.training.collector import Collector
-from rankside.training.step_output import read_output
 from rankside.training.tensor_value import later
 
 if TYPE_CHECKING:
@@ -22,6 +21,6 @@ class Loss(Collector):
 
     def step_end(self, draft: Draft) -> None:
         """Add the loss; a train cell that returns none adds nothing."""
-        loss = read_output(draft.outputs).loss
+        loss = draft.output.loss
         if loss is not None:
             draft.values["loss"] = later(loss)

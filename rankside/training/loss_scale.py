@@ -13,7 +13,6 @@ from mindspore import Parameter
 
 from rankside.tags import Tag, TagKind
 from rankside.training.collector import Collector
-from rankside.training.step_output import read_output
 from rankside.training.tensor_value import fetch_mean, later
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class LossScale(Collector):
 
     def step_end(self, draft: Draft) -> None:
         """Add what this step used, and keep what the next one will use."""
-        output = read_output(draft.outputs)
+        output = draft.output
         if self._scale is not None and not (self._probe and self._probe.notes_loss_scale):
             draft.values["loss-scale"] = self._scale
         if output.next_scale is not None:

@@ -27,12 +27,15 @@ class Memory(Collector):
     name = "memory"
 
     def __init__(self) -> None:
-        self._page_bytes = os.sysconf("SC_PAGE_SIZE") if Path("/proc/self/statm").exists() else 0
+        self._page_bytes = os.sysconf("SC_PAGE_SIZE")
+        self._statm: int | None = None
         self._device: Any = None
 
     def train_begin(self, training: Training) -> None:
         """Find out whether there is a device with a memory of its own."""
         del training
+        if self._statm is None and Path("/proc/self/statm").exists():
+            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         if mindspore.get_context("device_target") != "CPU":
             self._device = getattr(mindspore, "runtime", None) or mindspore.hal
 
@@ -40,13 +43,13 @@ class Memory(Collector):
         """Add what is in use, at steps that report."""
         if not draft.reports:
             return
-        if self._page_bytes:
+        if self._statm is not None:
             draft.values["memory"] = self._resident
         if self._device is not None:
             draft.deferred.append(_device_memory(self._device))
 
     def _resident(self) -> float:
-        pages = int(Path("/proc/self/statm").read_bytes().split()[1])
+        pages = int(os.pread(self._statm, 128, 0).split()[1]) if self._statm is not None else 0
         return pages * self._page_bytes / _MIB
 
 

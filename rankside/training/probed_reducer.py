@@ -1,0 +1,94 @@
+"""A gradient reducer that notes, inside the step, what only exists there; the device's half of the gradient probe.
+
+Each step writes one row of a ring:
+
+    mark | local half square | global half square | loss scale | learning rate of group 0, 1, ... | mark
+
+float32; the mark is the number of the step, in this ring, modulo `MARKS`; a half square is half the sum of the
+squares of all gradients. The ring of layers holds `mark | half square of each gradient before the reduction`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore
+import numpy as np
+from mindspore import Parameter, Tensor, nn, ops
+
+ROWS = 2048
+LAYER_ROWS = 64
+MARKS = 1 << 20  # so that marks are exact in float32
+
+_half_square = ops.MultitypeFuncGraph("crossrank_half_square")
+
+
+@_half_square.register("Tensor")  # type: ignore[untyped-decorator]
+def _half_square_of_tensor(gradient: Any) -> Any:
+    return ops.L2Loss()(ops.cast(gradient, mindspore.float32))
+
+
+@_half_square.register("RowTensor")  # type: ignore[untyped-decorator]
+def _half_square_of_rows(gradient: Any) -> Any:
+    return ops.L2Loss()(ops.cast(gradient.values, mindspore.float32))
+
+
+class ProbedReducer(nn.Cell):  # type: ignore[misc]
+    """Takes the place of a train cell's gradient reducer, and calls it.
+
+    reducer: the train cell's own. rates: parameters or schedule cells, one a parameter group, at the optimizer's
+    `global_step`. scale: the train cell's loss scale parameter, or None. layers: number of gradients whose norms
+    are noted one by one, or 0.
+    """
+
+    def __init__(self, reducer: Any, *, rates: list[Any], global_step: Any, scale: Any, layers: int) -> None:
+        super().__init__(auto_prefix=False)
+        self.reducer = reducer
+        self.reduces = not isinstance(reducer, nn.Identity)
+        self.rates = tuple(rates)
+        self.schedules = tuple(isinstance(rate, nn.Cell) for rate in rates)
+        self.global_step = global_step
+        self.scale = scale
+        self.layers = layers
+        self.map = ops.HyperMap()
+        self.add = ops.AddN()
+        self.write = ops.ScatterUpdate()
+        self.one = Tensor([1], mindspore.int32)
+        for name, value in {
+            "count": Tensor([0], mindspore.int32),
+            "notes": Tensor(np.zeros((ROWS, 5 + len(rates)), np.float32)),
+            "layer_notes": Tensor(np.zeros((LAYER_ROWS, 1 + layers), np.float32)),
+        }.items():
+            parameter = Parameter(value, name=f"crossrank.{name}", requires_grad=False)
+            # Past Cell.__setattr__, so that these are no parameters of the user's network: checkpoints must
+            # not hold them.
+            object.__setattr__(self, name, parameter)
+
+    def construct(self, gradients: Any) -> Any:
+        """Return what the reducer returns."""
+        before = self.map(_half_square, gradients)
+        reduced = self.reducer(gradients)
+        local = self.add(before)
+        total = local
+        if self.reduces:
+            total = self.add(self.map(_half_square, reduced))
+        position = self.count + self.one
+        mark = ops.cast(position % MARKS, mindspore.float32).reshape(())
+        row = [mark, local.reshape(()), total.reshape(())]
+        if self.scale is not None:
+            row.append(ops.cast(self.scale, mindspore.float32).reshape(()))
+        else:
+            row.append(ops.zeros_like(mark))
+        for index in range(len(self.rates)):
+            if self.schedules[index]:  # noqa: SIM108 (a graph compiles only the branch it takes)
+                rate = self.rates[index](self.global_step)
+            else:
+                rate = self.rates[index]
+            row.append(ops.cast(rate, mindspore.float32).reshape(()))
+        row.append(mark)
+        written = self.write(self.notes, position % ROWS, ops.stack(row).reshape((1, -1)))
+        if self.layers:
+            layer_row = ops.stack((mark, *before)).reshape((1, -1))
+            written = ops.depend(written, self.write(self.layer_notes, position % LAYER_ROWS, layer_row))
+        counted = ops.assign(self.count, ops.depend(position, written))
+        return ops.depend(reduced, counted)
