@@ -1,23 +1,52 @@
 """A sequential test for a shift of the mean: small lasting shifts are found, one noisy step is not.
 
-Several cumulative sums (Page, 1954) run side by side, each best for shifts of twice its allowance; thresholds
-follow from the rate of false alarms that is allowed (Siegmund, 1985).
+Two kinds of statistics run side by side on scores of mean 0 and variance 1, on both sides of zero. Cumulative
+sums (Page, 1954), each best for shifts of twice its allowance, find what is large soon. A moving sum over the
+last steps finds what is small: where there is a deadline it beats the cumulative sum. Thresholds follow from
+the rate of false alarms that is allowed (Siegmund, 1985).
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from aggregator.detect.whiten import grown
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
-ALLOWANCES = (0.15, 0.35, 1.0)
+BLOCK_STEPS = 16
+_BLOCKS = 25
+# The scores of one step count at most this much in the fastest sum, lest two or three of a heavy tail suffice.
+_FASTEST_BOUND = 2.5
+
+
+class _Sum(NamedTuple):
+    """A cumulative sum: its allowance, its part of the false alarms, the largest score that it takes."""
+
+    allowance: float
+    share: float
+    bound: float
+
+
+class _Moving(NamedTuple):
+    """A moving sum: its length in blocks, and its part of the false alarms."""
+
+    blocks: int
+    share: float
+
+
+# The longest moving sum has the hardest deadline to keep and gets most of the false alarms. The first cumulative
+# sum raises no alarm: it dates the shifts that the moving sums find.
+_SUMS = (_Sum(0.15, 0.0, math.inf), _Sum(0.35, 0.2, math.inf), _Sum(1.0, 0.05, _FASTEST_BOUND))
+_MOVINGS = (_Moving(6, 0.1), _Moving(_BLOCKS, 0.65))
 
 
 class Alarm(NamedTuple):
@@ -32,14 +61,26 @@ class Alarm(NamedTuple):
 
 
 class ShiftTest:
-    """Two-sided cumulative sums of independent scores of mean 0 and variance 1."""
+    """The test for every rank and tag; it keeps some 40 numbers of each."""
 
     def __init__(self, false_alarms: float) -> None:
-        """false_alarms: alarms allowed per score in healthy training, over all sums and both sides."""
-        share = false_alarms / (2 * len(ALLOWANCES))
-        self._thresholds = [threshold(allowance, share) for allowance in ALLOWANCES]
-        self._sums = np.zeros((2 * len(ALLOWANCES), 0, 0))
+        """Allow so many false alarms per score of healthy training, over all statistics and both sides."""
+        self._limits = [
+            cusum_threshold(each.allowance, each.share * false_alarms / 2) if each.share else math.inf
+            for each in _SUMS
+        ]
+        self._moving_limits = [
+            moving_threshold(each.blocks * BLOCK_STEPS, each.share * false_alarms / 2) for each in _MOVINGS
+        ]
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew everywhere."""
+        self._sums = np.zeros((2 * len(_SUMS), 0, 0))
         self._ages = np.zeros_like(self._sums)
+        self._blocks = np.zeros((_BLOCKS, 0, 0))  # a ring: the newest block replaces the oldest
+        self._totals = np.zeros((len(_MOVINGS), 0, 0))
+        self._position = 0
 
     def observe(self, score: Float64Array, widening: Float64Array, ids: npt.NDArray[np.int64]) -> Alarm:
         """Take the scores of one step.
@@ -50,47 +91,93 @@ class ShiftTest:
         tags = int(ids.max(initial=-1)) + 1
         self._sums = grown(self._sums, len(score), tags)
         self._ages = grown(self._ages, len(score), tags)
+        self._blocks = grown(self._blocks, len(score), tags)
+        self._totals = grown(self._totals, len(score), tags)
+        step = np.nan_to_num(score)
+        strength, steps = self._cumulate(step, ~np.isnan(score), widening, ids)
+        moved = self._move(step, ids) / np.sqrt(widening)
+        larger = np.abs(moved) > np.abs(strength)
+        if larger.any():
+            dated = np.where(moved > 0, self._ages[0][:, ids], self._ages[1][:, ids])
+            strength, steps = np.where(larger, moved, strength), np.where(larger, dated, steps)
+        return Alarm(strength, steps.astype(np.int64))
+
+    def _cumulate(
+        self, step: Float64Array, seen: BoolArray, widening: Float64Array, ids: npt.NDArray[np.int64]
+    ) -> tuple[Float64Array, Float64Array]:
         sums, ages = self._sums[:, :, ids], self._ages[:, :, ids]
-        seen = ~np.isnan(score)
-        step = np.where(seen, score, 0.0)
-        strength = np.zeros(score.shape)
-        steps = np.zeros(score.shape, dtype=np.int64)
-        for index, (allowance, limit) in enumerate(zip(ALLOWANCES, self._thresholds, strict=True)):
+        strength, steps = np.zeros(step.shape), np.zeros(step.shape)
+        for index, (each, limit) in enumerate(zip(_SUMS, self._limits, strict=True)):
+            taken = np.clip(step, -each.bound, each.bound)
             for side, sign in ((2 * index, 1.0), (2 * index + 1, -1.0)):
-                total = np.maximum(sums[side] + np.where(seen, sign * step - allowance, 0.0), 0.0)
+                total = np.maximum(sums[side] + np.where(seen, sign * taken - each.allowance, 0.0), 0.0)
                 sums[side] = total
                 ages[side] = np.where(total > 0, ages[side] + 1, 0.0)
                 relative = total / (limit * widening)
                 larger = relative > np.abs(strength)
                 strength = np.where(larger, sign * relative, strength)
-                steps = np.where(larger, ages[side].astype(np.int64), steps)
+                steps = np.where(larger, ages[side], steps)
         self._sums[:, :, ids], self._ages[:, :, ids] = sums, ages
-        return Alarm(strength, steps)
+        return strength, steps
+
+    def _move(self, step: Float64Array, ids: npt.NDArray[np.int64]) -> Float64Array:
+        """Return the largest of the moving sums as a fraction of its threshold, shape (W, T)."""
+        block = self._position // BLOCK_STEPS
+        if self._position % BLOCK_STEPS == 0:
+            for index, each in enumerate(_MOVINGS):
+                self._totals[index] -= self._blocks[(block - each.blocks) % _BLOCKS]
+            self._blocks[block % _BLOCKS] = 0.0
+        self._position += 1
+        self._blocks[block % _BLOCKS][:, ids] += step
+        largest = np.zeros(step.shape)
+        for total, each, limit in zip(self._totals, _MOVINGS, self._moving_limits, strict=True):
+            total[:, ids] += step
+            relative = total[:, ids] / (limit * math.sqrt(each.blocks * BLOCK_STEPS))
+            largest = np.where(np.abs(relative) > np.abs(largest), relative, largest)
+        return largest
 
     def clear(self, where: BoolArray, ids: npt.NDArray[np.int64]) -> None:
         """Begin anew for the ranks and tags where `where`, shape (W, T), is true."""
-        for held in (self._sums, self._ages):
+        for held in (self._sums, self._ages, self._blocks, self._totals):
             part = held[:, :, ids]
             part[:, where] = 0.0
             held[:, :, ids] = part
 
-    def forget(self) -> None:
-        """Begin anew everywhere."""
-        self._sums = np.zeros((2 * len(ALLOWANCES), 0, 0))
-        self._ages = np.zeros_like(self._sums)
 
-
-def threshold(allowance: float, false_alarms: float) -> float:
-    """Return the height at which a one-sided sum has this many false alarms a step (Siegmund, 1985).
+def cusum_threshold(allowance: float, false_alarms: float) -> float:
+    """Return the height at which a one-sided cumulative sum has this many false alarms a step.
 
     The mean time to a false alarm is (exp(2 k b) - 2 k b - 1) / (2 k^2), with k the allowance and b the
-    height plus 1.166, for normal scores of mean 0 and variance 1.
+    height plus 1.166, for normal scores of mean 0 and variance 1 (Siegmund, 1985).
     """
-    low, high = 0.0, 1e4
+
+    def rate(height: float) -> float:
+        exponent = min(2 * allowance * (height + 1.166), 700.0)
+        return 2 * allowance**2 / (math.exp(exponent) - exponent - 1)
+
+    return _height(rate, false_alarms)
+
+
+def moving_threshold(length: int, false_alarms: float) -> float:
+    """Return the height, in standard deviations, that a moving sum passes upwards so often a step.
+
+    The rate is h phi(h) nu(h sqrt(2 / n)) / n for n normal scores, with nu(x) about exp(-0.583 x) for
+    discrete steps (Siegmund, 1985).
+    """
+
+    def rate(height: float) -> float:
+        density = math.exp(-0.5 * height * height) / math.sqrt(2 * math.pi)
+        return height * density * math.exp(-0.583 * height * math.sqrt(2 / length)) / length
+
+    return _height(rate, false_alarms)
+
+
+def _height(rate: Callable[[float], float], wanted: float) -> float:
+    """Return where the rate, falling from 1 on, is as wanted (bisection)."""
+    low, high = 1.0, 1e4
     while high - low > 1e-6:
         middle = 0.5 * (low + high)
-        exponent = min(2 * allowance * (middle + 1.166), 700.0)
-        if (math.exp(exponent) - exponent - 1) / (2 * allowance**2) < 1 / false_alarms:
+        if rate(middle) > wanted:
             low = middle
         else:
             high = middle

@@ -1,20 +1,32 @@
-"""All detectors of a run, wired together: one call a closed step."""
+"""All detectors of a run, wired together: one call a closed step.
+
+The detectors of single ranks go first; the one of all ranks sees what they found, so that what a single rank
+explains is not reported as everybody's fault.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from aggregator.detect.causes import find_causes
+from aggregator.detect.finding import CLOSED, OPEN, Finding
+from aggregator.detect.health import HealthDetector
 from aggregator.detect.history import History
+from aggregator.detect.mismatch import MismatchDetector, ReplicatedTags
 from aggregator.detect.nonfinite import NonfiniteDetector
 from aggregator.detect.outlier import OutlierDetector
+from aggregator.detect.rotation import Rotation
+from aggregator.detect.slow import SlowDetector
+from rankside.tags import TagKind
 
 if TYPE_CHECKING:
-    from aggregator.detect.finding import Finding
     from aggregator.detect.peers import PeerGroups
     from aggregator.detect.settings import DetectionSettings
     from aggregator.step import MergedStep, StepMatrix
 
 _HISTORY_STEPS = 64
+_EXPLAINING = ("nonfinite", "mismatch", "outlier")
 
 
 class Detectors:
@@ -22,13 +34,65 @@ class Detectors:
 
     def __init__(self, settings: DetectionSettings, groups: PeerGroups) -> None:
         self._history = History(steps=_HISTORY_STEPS)
+        self._replicated = ReplicatedTags(settings.replicated_changes)
         self._nonfinite = NonfiniteDetector(settings)
-        self._outlier = OutlierDetector(settings, groups, self._history)
+        self._mismatch = MismatchDetector(settings, groups, self._replicated)
+        self._outlier = OutlierDetector(settings, groups, self._history, self._is_local)
+        self._slow = SlowDetector(settings, groups, self._history)
+        self._health = HealthDetector(settings, self._history)
+        self._rotation = Rotation(settings)
+        self._open: dict[str, Finding] = {}
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:
         """Take one closed step; return what is new about what is wrong, the gravest kind first."""
+        if matrix.session_start:
+            self._open = {}
         self._history.add(matrix)
-        return (*self._nonfinite.observe(matrix, merged), *self._outlier.observe(matrix, merged))
+        of_ranks = [
+            self._with_causes(self._rotation.mark(finding), matrix)
+            for detector in (self._nonfinite, self._mismatch, self._outlier, self._slow)
+            for finding in detector.observe(matrix, merged)
+        ]
+        self._remember(of_ranks)
+        of_all = self._health.observe(matrix, merged, self._explanation)
+        self._remember(of_all)
+        return (*of_ranks, *of_all)
+
+    def _is_local(self, index: int, kind: TagKind) -> bool:
+        if kind is TagKind.UNKNOWN:
+            return not self._replicated.is_replicated(index, kind)
+        return kind is TagKind.LOCAL
+
+    def _remember(self, findings: list[Finding] | tuple[Finding, ...]) -> None:
+        for finding in findings:
+            if finding.status == CLOSED:
+                self._open.pop(finding.id, None)
+            else:
+                self._open[finding.id] = finding
+
+    def _explanation(self, step: int) -> Finding | None:
+        """Return the open finding about single ranks, or about non-finite values, that began first, by this step."""
+        begun = [each for each in self._open.values() if each.kind in _EXPLAINING and each.first_step <= step]
+        return min(begun, key=lambda finding: finding.first_step, default=None)
+
+    def _with_causes(self, finding: Finding, matrix: StepMatrix) -> Finding:
+        if finding.status != OPEN or finding.kind not in _EXPLAINING:
+            return finding
+        causes = find_causes(
+            self._history,
+            matrix.tags,
+            ranks=finding.ranks,
+            step=finding.first_step,
+            world_size=matrix.columns.shape[1],
+        )
+        causes = [
+            each for each in causes if each.tag != finding.tag and (each.moved or each.tag == "learning-rate")
+        ]
+        if not causes:
+            return finding
+        message = "; ".join((finding.message, *(cause.sentence() for cause in causes)))
+        evidence = {**finding.evidence, "causes": [cause._asdict() for cause in causes]}
+        return replace(finding, message=message, evidence=evidence)
 
 
 def default_detectors(settings: DetectionSettings, groups: PeerGroups) -> Detectors:

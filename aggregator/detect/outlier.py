@@ -109,7 +109,7 @@ class OutlierDetector:
         frozen, excluded = self._suspects(values.shape, ids)
         scores = self._whitener.observe(values, ids, grouping, frozen=frozen, excluded=excluded)
         ready = (scores.learnt >= self._settings.warmup_steps) & ~frozen
-        widening = 1 + self._settings.outlier_widening / np.sqrt(np.maximum(scores.learnt, 1))
+        widening = 1 + self._settings.outlier_widening / np.maximum(scores.learnt, 1)
         alarm = self._test.observe(np.where(ready, scores.score, np.nan), widening, ids)
         findings = self._follow(matrix, scores, ids) if self._faults else []
         if (np.abs(alarm.strength) >= 1).any():

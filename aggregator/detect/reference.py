@@ -25,23 +25,25 @@ def median(values: Float64Array) -> Float64Array:
     return middle
 
 
-def leave_one_out(values: Float64Array, spread: Float64Array) -> Float64Array:
+def leave_one_out(values: Float64Array, sigma: Float64Array) -> Float64Array:
     """Return for each rank the centre of the others of its group.
 
     The centre is one step of Huber's M-estimator (Huber, 1964) from the median: the median plus the mean of
-    the deviations from it, each limited to two standard deviations. With few peers this has much less noise
-    than the median of the others, and a rank that is far away moves it by no more than 2 sigma / (n - 1).
+    the deviations from it, each limited to two of its standard deviations and weighted by its precision, 1 /
+    sigma^2. With few peers this has much less noise than the median of the others, and a rank that is far
+    away moves it by no more than 2 sigma / (n - 1).
 
-    values: shape (G, S, T), float64, NaN where a rank is not to be counted. spread: shape (G, T), the
-    standard deviation within the group. Returns shape (G, S, T); NaN where fewer than one other rank is
+    values: shape (G, S, T), float64, NaN where a rank is not to be counted. sigma: the same shape, each
+    rank's standard deviation; 0 where values do not vary. Returns the same shape; NaN where no other rank is
     counted.
     """
     counted = ~np.isnan(values)
     centre = median(values)[:, None]
-    limit = 2 * spread[:, None]
-    pull = np.where(counted, np.clip(values - centre, -limit, limit), 0.0)
-    others = counted.sum(axis=1, keepdims=True) - counted
-    total = pull.sum(axis=1, keepdims=True)
+    pull = np.where(counted, np.clip(values - centre, -2 * sigma, 2 * sigma), 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        result: Float64Array = np.where(others > 0, centre + (total - pull) / others, np.nan)
+        weight = np.where(counted, np.where(sigma > 0, sigma**-2.0, 1.0), 0.0)
+        pull *= weight
+        others = weight.sum(axis=1, keepdims=True) - weight
+        others = np.where(counted.sum(axis=1, keepdims=True) > counted, others, np.nan)
+        result: Float64Array = centre + (pull.sum(axis=1, keepdims=True) - pull) / others
     return result

@@ -25,10 +25,10 @@ class DetectionSettings:
         50, 10, 1_000_000, "steps a rank must have reported a tag before it can be called an outlier"
     )
     outlier_false_alarms: float = _threshold(
-        4e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
+        8e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
     )
     outlier_widening: float = _threshold(
-        2.5, 0.0, 100.0, "thresholds are raised by this over the square root of the steps learnt from"
+        30.0, 0.0, 10_000.0, "thresholds are raised by the part that this is of the steps learnt from"
     )
     outlier_clip: float = _threshold(
         4.0, 2.0, 20.0, "a single step counts at most this many of the rank's own standard deviations"
@@ -41,6 +41,50 @@ class DetectionSettings:
     )
     chronic_steps: int = _threshold(100, 2, 1_000_000, "a fault that lasts this many steps is chronic")
     quiet_steps: int = _threshold(20, 1, 1_000_000, "a fault that has not shown for this many steps is over")
+
+    rotating_steps: int = _threshold(
+        1000, 10, 10_000_000, "a fault of one kind on three ranks in turn within so many steps is rotating"
+    )
+    mismatch_tolerance: float = _threshold(
+        1e-6, 0.0, 1.0, "relative difference that a replicated number may have; fingerprints may have none"
+    )
+    mismatch_quiet_steps: int = _threshold(
+        200, 1, 1_000_000, "steps without a difference after which a mismatch is over"
+    )
+    replicated_changes: int = _threshold(
+        30, 2, 1_000_000, "an undeclared tag is replicated once it was equal on all ranks in so many changes"
+    )
+    slow_fraction: float = _threshold(
+        0.05, 0.0, 100.0, "a rank is slow if its own time is above its peers' by this fraction of theirs"
+    )
+    slow_floor_ms: float = _threshold(1.0, 0.0, 1e6, "and by this many milliseconds")
+    slow_iteration_fraction: float = _threshold(0.01, 0.0, 1.0, "and by this fraction of the time of a step")
+    slow_sigma: float = _threshold(7.0, 1.0, 100.0, "and by this many standard errors")
+    silent_seconds: float = _threshold(15.0, 0.1, 1e6, "a rank without a sign of life for this long is gone")
+    stalled_seconds: float = _threshold(
+        30.0, 0.1, 1e6, "ranks that have waited this long for another one say that it is stalled"
+    )
+    first_step_seconds: float = _threshold(
+        1800.0, 0.1, 1e6, "the same before the first step, which compiles the model"
+    )
+    global_hold_steps: int = _threshold(
+        20, 0, 100_000, "a global finding waits this long for a single rank that explains it"
+    )
+    spike_sigma: float = _threshold(
+        10.0, 2.0, 1e3, "a loss this many standard deviations above its recent median is a spike"
+    )
+    explode_factor: float = _threshold(
+        100.0, 2.0, 1e12, "a gradient norm this many times its recent median has exploded"
+    )
+    vanish_factor: float = _threshold(
+        1e-4, 0.0, 0.5, "a gradient norm below this part of its usual size has vanished"
+    )
+    flat_steps: int = _threshold(
+        1000, 50, 10_000_000, "a loss that has not fallen after this many steps does not learn"
+    )
+    still_steps: int = _threshold(
+        200, 10, 1_000_000, "weights and layer gradients that do not move for this long are stuck"
+    )
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[str]) -> DetectionSettings:

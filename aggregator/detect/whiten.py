@@ -22,7 +22,7 @@ Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 _REFRESH_STEPS = 8
-_SCALE_STEPS = 512
+_SCALE_STEPS = 1024
 _LARGEST_PHI = 0.95
 
 
@@ -123,8 +123,9 @@ class Whitener:
         offset = np.where(seen, values - state[_Row.LEVEL], np.nan)
         counted = np.where(started & ~excluded, offset, np.nan)
         grid = grouping.gather(counted)
-        spread = _spread(grid, grouping.gather(np.where(started, np.sqrt(state[_Row.POWER]), np.nan)))
-        reference = grouping.scatter(leave_one_out(grid, spread))
+        learnt = np.where(count >= self._settings.warmup_steps, np.sqrt(state[_Row.POWER]), 0.0)
+        sigma = _sigma(grid, grouping.gather(learnt))
+        reference = grouping.scatter(leave_one_out(grid, sigma))
         deviation = offset - reference
         floor = self._settings.outlier_floor * np.abs(np.where(seen, values, 0.0))
 
@@ -157,7 +158,7 @@ class Whitener:
         count = state[_Row.COUNT]
         early = count < _REFRESH_STEPS
         spread = np.maximum(np.sqrt(state[_Row.POWER]), floor)
-        bounded = np.where(early, deviation, np.clip(deviation, -clip * spread, clip * spread))
+        bounded = np.where(early, deviation, np.clip(deviation, -2 * clip * spread, 2 * clip * spread))
         previous, phi = state[_Row.PREVIOUS], state[_Row.PHI]
         innovation = bounded - phi * previous
         scale = np.maximum(np.sqrt(state[_Row.SCALE]), floor)
@@ -198,14 +199,17 @@ def grown(state: Float64Array, ranks: int, tags: int) -> Float64Array:
     return larger
 
 
-def _spread(grid: Float64Array, learnt: Float64Array) -> Float64Array:
-    """Return the standard deviation in each group, shape (G, T): as learnt, else that of this step."""
-    typical = median(learnt)
-    unknown = ~(typical > 0)
-    if unknown.any():
-        now = MAD_TO_SIGMA * median(np.abs(grid - median(grid)[:, None]))
-        typical = np.where(unknown, now, typical)
-    return np.where(np.isfinite(typical), typical, 0.0)
+def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:
+    """Return each rank's standard deviation, shape (G, S, T), no less than half of what is typical of its group.
+
+    grid: the values of this step. learnt: what is known of the ranks, 0 or NaN where nothing is; where
+    nothing is known of a whole group, the spread of this step stands in.
+    """
+    typical = median(np.where(learnt > 0, learnt, np.nan))[:, None]
+    if np.isnan(typical).any():
+        now = MAD_TO_SIGMA * median(np.abs(grid - median(grid)[:, None]))[:, None]
+        typical = np.where(np.isnan(typical), np.nan_to_num(now), typical)
+    return np.where(learnt > 0, np.maximum(learnt, 0.5 * typical), typical)
 
 
 def _refresh_phi(state: Float64Array, grouping: Grouping) -> None:

@@ -1,0 +1,232 @@
+"""Finds what is wrong with all ranks at once, and names nobody for it.
+
+A finding is held back for some steps: when a single rank turns out to explain it, because a damaged rank
+moves what is reduced over all of them, it is told as part of that rank's finding instead.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggregator.detect import symptoms
+from aggregator.detect.causes import find_causes
+from aggregator.detect.finding import CLOSED, GLOBAL, OPEN, UPDATE, Finding, finding_id
+from aggregator.detect.words import number
+from rankside.window import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from aggregator.detect.history import History
+    from aggregator.detect.settings import DetectionSettings
+    from aggregator.detect.symptoms import Symptom
+    from aggregator.step import MergedStep, StepMatrix
+
+    Float64Array = npt.NDArray[np.float64]
+
+_LOSS, _SCALE, _FINGERPRINT, _RATE = "loss", "loss-scale", "param-fingerprint", "learning-rate"
+_NORMS = ("grad-norm", "local-grad-norm")
+_KEPT = 256
+_FIRST_KEPT = 50
+_RARE_STEPS = 16
+_NEARLY_ZERO = 1e-12
+# A training that begins later than this was begun elsewhere and may be converged.
+_FRESH_STEP = 100
+
+
+@dataclass(slots=True)
+class _Case:
+    """A symptom on its way: held back, opened, or explained by a rank."""
+
+    tag: str
+    first_step: int
+    noticed_step: int
+    last_step: int
+    symptom: Symptom
+    opened: bool = False
+    explained: bool = False
+
+
+class HealthDetector:
+    """Keeps the last values of the ranks' median of a few metrics."""
+
+    def __init__(self, settings: DetectionSettings, history: History) -> None:
+        self._settings = settings
+        self._history = history
+        self._forget()
+
+    def _forget(self) -> None:
+        self._series: dict[str, deque[float]] = {}
+        self._first_loss: list[float] = []
+        self._first_step: int | None = None
+        self._cases: dict[str, _Case] = {}
+        self._zero_for: dict[str, int] = {}
+        self._count = 0
+
+    def observe(
+        self, matrix: StepMatrix, merged: MergedStep, explanation: Callable[[int], Finding | None]
+    ) -> tuple[Finding, ...]:
+        """Take one closed step; return what it opens or closes.
+
+        explanation: returns the finding about single ranks, if any, that began by the given step.
+        """
+        if matrix.session_start:
+            self._forget()
+        if self._first_step is None:
+            self._first_step = matrix.step
+        self._count += 1
+        self._keep(matrix)
+        self._watch_layers(matrix, merged)
+        findings: list[Finding] = []
+        for key, tag, symptom in self._noticed():
+            first_step = self._history.step_ago(symptom.ago)
+            case = self._cases.setdefault(key, _Case(tag, first_step, matrix.step, matrix.step, symptom))
+            case.last_step = matrix.step
+        for key, case in list(self._cases.items()):
+            findings += self._settle(key, case, matrix, explanation)
+        return tuple(findings)
+
+    def _settle(
+        self, key: str, case: _Case, matrix: StepMatrix, explanation: Callable[[int], Finding | None]
+    ) -> Iterator[Finding]:
+        hold = self._settings.global_hold_steps
+        if not case.opened and not case.explained:
+            culprit = explanation(case.first_step + hold) if _is_explicable(key) else None
+            if culprit is not None:
+                case.explained = True
+                yield _add_to(culprit, case, matrix.step)
+            elif matrix.step - case.noticed_step >= hold or not _is_explicable(key):
+                case.opened = True
+                yield self._finding(case, matrix, OPEN)
+        if matrix.step - case.last_step >= self._settings.quiet_steps + _RARE_STEPS:
+            del self._cases[key]
+            if case.opened:
+                yield self._finding(case, matrix, CLOSED)
+
+    def _keep(self, matrix: StepMatrix) -> None:
+        names = (_LOSS, _SCALE, _FINGERPRINT, _RATE, *_NORMS)
+        for column, index in enumerate(matrix.tag_ids.tolist()):
+            name = matrix.tags[index].name
+            if name not in names:
+                continue
+            values = matrix.columns[Column.MEAN][:, column]
+            values = values[np.isfinite(values)]
+            if len(values):
+                limit = 2 * self._settings.still_steps if name == _FINGERPRINT else _KEPT
+                # Replicas may differ by a damaged rank: a digest has no meaningful median between two values.
+                middle = float(np.sort(values)[(len(values) - 1) // 2])
+                self._series.setdefault(name, deque(maxlen=limit)).append(middle)
+                if name == _LOSS and len(self._first_loss) < _FIRST_KEPT:
+                    self._first_loss.append(middle)
+
+    def _watch_layers(self, matrix: StepMatrix, merged: MergedStep) -> None:
+        for column, index in enumerate(matrix.tag_ids.tolist()):
+            name = matrix.tags[index].name
+            if "grad-norm/" in name or "local_norm/" in name:
+                zero = merged.maximum[column] <= _NEARLY_ZERO
+                self._zero_for[name] = self._zero_for.get(name, 0) + 1 if zero else 0
+
+    def _noticed(self) -> Iterator[tuple[str, str, Symptom]]:
+        settings = self._settings
+        series = {name: np.array(kept) for name, kept in self._series.items()}
+        loss = series.get(_LOSS, np.empty(0))
+        rare = self._count % _RARE_STEPS == 0
+        found: list[tuple[str, str, Symptom | None]] = [
+            ("loss spike", _LOSS, symptoms.loss_spike(loss, settings))
+        ]
+        found += [
+            ("norm exploded", n, symptoms.norm_exploded(series[n], settings)) for n in _NORMS if n in series
+        ]
+        found += [
+            ("norm vanished", n, symptoms.norm_vanished(series[n], settings)) for n in _NORMS if n in series
+        ]
+        if _SCALE in series:
+            found.append(("loss scale", _SCALE, symptoms.scale_lost(series[_SCALE])))
+        if rare:
+            found.append(("loss rising", _LOSS, symptoms.loss_rising(loss)))
+            found.append(("oscillation", _LOSS, symptoms.loss_oscillates(loss)))
+            if (
+                self._count >= settings.flat_steps
+                and (self._first_step or 0) <= _FRESH_STEP
+                and len(loss) >= _KEPT
+            ):
+                found.append(("loss flat", _LOSS, symptoms.loss_flat(np.array(self._first_loss), loss)))
+            if _FINGERPRINT in series:
+                still = symptoms.weights_still(series[_FINGERPRINT], settings.still_steps)
+                found.append(("weights still", _FINGERPRINT, still))
+        for key, tag, symptom in found:
+            if symptom is not None:
+                yield key, tag, symptom
+        stuck = sorted(name for name, steps in self._zero_for.items() if steps >= settings.still_steps)
+        if stuck and len(stuck) < len(self._zero_for):
+            words = f"{len(stuck)} of {len(self._zero_for)} layers have had no gradient for {settings.still_steps} "
+            words += f"steps on any rank ({', '.join(stuck[:4])}{', …' if len(stuck) > 4 else ''})"
+            yield (
+                "layers stuck",
+                stuck[0],
+                symptoms.Symptom(settings.still_steps - 1, float(len(stuck)), words),
+            )
+
+    def _finding(self, case: _Case, matrix: StepMatrix, status: str) -> Finding:
+        world_size = matrix.columns.shape[1]
+        causes = find_causes(
+            self._history, matrix.tags, ranks=(), step=case.noticed_step, world_size=world_size
+        )
+        causes = [cause for cause in causes if cause.tag != case.tag and (cause.moved or cause.tag == _RATE)]
+        rate = self._series.get(_RATE)
+        words = [
+            case.symptom.words,
+            "all ranks alike, no rank is to blame",
+            *(cause.sentence() for cause in causes),
+        ]
+        if case.tag == _LOSS and rate and not any(cause.tag == _RATE and cause.moved for cause in causes):
+            words.append(f"learning rate {number(rate[-1])}")
+        message = f"{case.tag} since step {case.first_step}: {'; '.join(words)}"
+        if status == CLOSED:
+            message = f"{case.tag}: over since step {case.last_step + 1} (it was: {case.symptom.words})"
+        return Finding(
+            kind="global",
+            ranks=(),
+            tag=case.tag,
+            first_step=case.first_step,
+            step=matrix.step,
+            persistence=GLOBAL,
+            score=case.symptom.score,
+            evidence={
+                "unit": "see the message",
+                "symptom": case.symptom.words,
+                "causes": [cause._asdict() for cause in causes],
+            },
+            message=message,
+            status=status,
+            id=finding_id("global", case.tag, case.first_step, ()),
+        )
+
+
+def _is_explicable(key: str) -> bool:
+    """Return whether a single damaged rank can do this to all of them through the reduced gradient."""
+    return key not in {"loss flat", "weights still", "layers stuck"}
+
+
+def _add_to(culprit: Finding, case: _Case, step: int) -> Finding:
+    explains = [*culprit.evidence.get("explains", ()), f"{case.tag}: {case.symptom.words}"]  # type: ignore[misc]
+    return Finding(
+        kind=culprit.kind,
+        ranks=culprit.ranks,
+        tag=culprit.tag,
+        first_step=culprit.first_step,
+        step=step,
+        persistence=culprit.persistence,
+        score=culprit.score,
+        evidence={**culprit.evidence, "explains": explains},
+        message=f"{culprit.message}; this explains what all ranks show since step {case.first_step}: "
+        f"{case.tag}: {case.symptom.words}",
+        status=UPDATE,
+        id=culprit.id,
+    )

@@ -1,0 +1,266 @@
+"""Finds replicated numbers that are not equal: drifted parameters, another learning rate, another loss scale.
+
+Values are compared within one step and one replica group only, so a fingerprint that rotates over the parts
+of a model may be compared too. The majority names the odd ones; without a majority nobody is singled out, and
+the finding says so. The step that shows it carries the finding. Also learns which undeclared tags are
+replicated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggregator.detect.finding import CHRONIC, CLOSED, GLOBAL, OPEN, TRANSIENT, UPDATE, Finding, finding_id
+from aggregator.detect.whiten import grown
+from aggregator.detect.words import name_ranks, number
+from rankside.tags import TagKind
+from rankside.window import Column
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from aggregator.detect.peers import Grouping, PeerGroups
+    from aggregator.detect.settings import DetectionSettings
+    from aggregator.step import MergedStep, StepMatrix
+
+    Float64Array = npt.NDArray[np.float64]
+    Int64Array = npt.NDArray[np.int64]
+
+_FINGERPRINT = "param-fingerprint"
+# A fingerprint may begin with parts that are equal whatever the seed is, such as biases of zero.
+_FIRST_COMPARISONS = 32
+
+
+@dataclass(slots=True)
+class _Fault:
+    ranks: tuple[int, ...]
+    group: tuple[int, ...]
+    tag: str
+    first_step: int
+    last_step: int
+    message: str
+    score: float
+    evidence: dict[str, object]
+    tags: set[str] = field(default_factory=set)
+    chronic: bool = False
+
+
+class ReplicatedTags:
+    """Learns which undeclared tags are replicated: bit-equal on all ranks at enough changes of the value."""
+
+    def __init__(self, changes_needed: int) -> None:
+        self._needed = changes_needed
+        # Rows: the last common value, the number of its changes, 1 where ranks once differed.
+        self._state = np.zeros((3, 1, 0))
+
+    def learn(self, tag_ids: Int64Array, columns: Float64Array) -> None:
+        """Take one step. tag_ids: shape (T,). columns: shape (7, W, T)."""
+        self._state = grown(self._state, 1, int(tag_ids.max(initial=-1)) + 1)
+        value = columns[Column.MEAN]
+        low = np.min(np.where(np.isnan(value), np.inf, value), axis=0)
+        high = np.max(np.where(np.isnan(value), -np.inf, value), axis=0)
+        several = np.sum(columns[Column.COUNT] > 0, axis=0) >= 2
+        last, changes, differed = self._state[:, 0, tag_ids]
+        changes += several & (low == high) & (low != last)
+        differed = np.where(several & (low != high) & (changes < self._needed), 1.0, differed)
+        self._state[:, 0, tag_ids] = np.where(several, low, last), changes, differed
+
+    def is_replicated(self, index: int, kind: TagKind) -> bool:
+        """Return whether the tag at this place of the tag table is declared or learnt to be replicated."""
+        if kind is not TagKind.UNKNOWN:
+            return kind is TagKind.REPLICATED
+        if index >= self._state.shape[2]:
+            return False
+        _, changes, differed = self._state[:, 0, index]
+        return bool(changes >= self._needed and not differed)
+
+
+class MismatchDetector:
+    """Opens a finding at the first step at which replicas differ."""
+
+    def __init__(self, settings: DetectionSettings, groups: PeerGroups, replicated: ReplicatedTags) -> None:
+        self._settings = settings
+        self._groups = groups
+        self._replicated = replicated
+        self._faults: list[_Fault] = []
+        self._comparisons: dict[int, int] = {}
+
+    def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:  # noqa: ARG002
+        """Take one closed step; return the findings that it opens, changes or closes."""
+        if matrix.session_start:
+            self._faults = []
+            self._comparisons = {}
+        tags = [(int(index), matrix.tags[index]) for index in matrix.tag_ids]
+        judged = np.array([self._replicated.is_replicated(i, tag.kind) for i, tag in tags], dtype=np.bool_)
+        self._replicated.learn(matrix.tag_ids, matrix.columns)
+        if not judged.any():
+            return ()
+        columns = matrix.columns[:, :, judged]
+        grouping = self._groups.replicas(columns.shape[1])
+        differs = self._differing(
+            grouping, columns, [tag.name for (_, tag), j in zip(tags, judged, strict=True) if j]
+        )
+        findings: list[Finding] = []
+        if differs.any():
+            names = matrix.tag_ids[judged]
+            for group, column in np.argwhere(differs).tolist():
+                members = grouping.members[group][grouping.present[group]]
+                found = self._take(matrix, int(names[column]), members, columns[:, members, column])
+                if found is not None:
+                    findings.append(found)
+        for index in matrix.tag_ids[judged].tolist():
+            self._comparisons[index] = self._comparisons.get(index, 0) + 1
+        return (*findings, *self._follow(matrix.step))
+
+    def _differing(
+        self, grouping: Grouping, columns: Float64Array, names: list[str]
+    ) -> npt.NDArray[np.bool_]:
+        """Return shape (G, T): where a group does not agree."""
+        grid = grouping.gather(columns[Column.MEAN])
+        high = np.max(np.where(np.isnan(grid), -np.inf, grid), axis=1)
+        low = np.min(np.where(np.isnan(grid), np.inf, grid), axis=1)
+        size = np.maximum(np.abs(high), np.abs(low))
+        several = np.isfinite(high)
+        with np.errstate(invalid="ignore"):
+            result: npt.NDArray[np.bool_] = several & (high - low > self._tolerance(names) * size)
+        return result
+
+    def _tolerance(self, names: list[str]) -> Float64Array:
+        return np.array(
+            [0.0 if name.startswith(_FINGERPRINT) else self._settings.mismatch_tolerance for name in names]
+        )
+
+    def _take(
+        self, matrix: StepMatrix, index: int, members: Int64Array, columns: Float64Array
+    ) -> Finding | None:
+        tag = matrix.tags[index].name
+        # Windows of different lengths have different means, and nobody is to blame for it.
+        counts = columns[Column.COUNT]
+        usual = np.max(counts)
+        known = counts == usual
+        ranks, values = members[known], columns[Column.MEAN][known]
+        clusters = _clusters(values, float(self._tolerance([tag])[0]))
+        if len(clusters) < 2:
+            return None
+        clusters.sort(key=len, reverse=True)
+        majority = len(clusters[0]) * 2 > len(ranks)
+        odd = tuple(sorted(int(ranks[i]) for cluster in clusters[1:] for i in cluster)) if majority else ()
+        group = tuple(int(rank) for rank in ranks)
+        for fault in self._faults:
+            if fault.group == group and (
+                fault.ranks == odd or not fault.ranks or set(odd) <= set(fault.ranks)
+            ):
+                fault.last_step = matrix.step
+                if tag in fault.tags:
+                    return None
+                fault.tags.add(tag)
+                fault.message += f"; {tag} also differs, since step {matrix.step}"
+                return _finding(fault, matrix.step, UPDATE)
+        unseeded = (
+            tag.startswith(_FINGERPRINT)
+            and len(clusters) == len(ranks)
+            and self._comparisons.get(index, 0) < _FIRST_COMPARISONS
+        )
+        named = odd if majority else (group if len(group) == 2 and not unseeded else ())
+        fault = _Fault(
+            named,
+            group,
+            tag,
+            matrix.step,
+            matrix.step,
+            _sentence(tag, matrix.step, group, odd, values, clusters, unseeded=unseeded),
+            float(np.max(values) - np.min(values)),
+            {
+                "unit": "largest difference",
+                "group": list(group),
+                "distinct_values": len(clusters),
+                "singled_out": majority,
+                "unseeded": unseeded,
+                "majority_value": float(values[clusters[0][0]]) if majority else None,
+                "odd_values": [float(values[cluster[0]]) for cluster in clusters[1:9]],
+            },
+            {tag},
+        )
+        self._faults.append(fault)
+        return _finding(fault, matrix.step, OPEN)
+
+    def _follow(self, step: int) -> list[Finding]:
+        findings = []
+        for fault in list(self._faults):
+            # A fingerprint that rotates comes back to the bad part only after a while.
+            if step - fault.last_step >= self._settings.mismatch_quiet_steps:
+                self._faults.remove(fault)
+                findings.append(_finding(fault, step, CLOSED))
+            elif not fault.chronic and step - fault.first_step >= self._settings.chronic_steps:
+                fault.chronic = True
+                findings.append(_finding(fault, step, UPDATE))
+        return findings
+
+
+def _clusters(values: Float64Array, tolerance: float) -> list[list[int]]:
+    """Return the places of equal values together, in ascending order of the value."""
+    clusters: list[list[int]] = []
+    for place in np.argsort(values, kind="stable").tolist():
+        if clusters:
+            first = values[clusters[-1][0]]
+            if values[place] - first <= tolerance * max(abs(values[place]), abs(first)):
+                clusters[-1].append(place)
+                continue
+        clusters.append([place])
+    return clusters
+
+
+def _sentence(  # noqa: PLR0917
+    tag: str,
+    step: int,
+    group: tuple[int, ...],
+    odd: tuple[int, ...],
+    values: Float64Array,
+    clusters: list[list[int]],
+    *,
+    unseeded: bool,
+) -> str:
+    if unseeded:
+        return (
+            f"all {len(group)} replicas have different parameters since step {step}, their first: the initialisation "
+            f"is not seeded; set the same seed on all ranks (mindspore.set_seed) or load one checkpoint on all of them"
+        )
+    if odd:
+        own, others = number(values[clusters[1][0]]), number(values[clusters[0][0]])
+        what = "have parameters that differ" if tag.startswith(_FINGERPRINT) else f"{tag} is {own}"
+        against = (
+            f"from the other {len(group) - len(odd)} replicas, which are equal"
+            if tag.startswith(_FINGERPRINT)
+            else f"and {others} on the other {len(group) - len(odd)} replicas"
+        )
+        if len(odd) == 1:
+            what = what.replace("have parameters", "has parameters")
+        return f"{name_ranks(odd)}: {what} {against} since step {step}"
+    return (
+        f"{name_ranks(group)}: {tag} must be equal and takes {len(clusters)} values since step {step}; "
+        "there is no majority, so the numbers cannot single out a rank"
+    )
+
+
+def _finding(fault: _Fault, step: int, status: str) -> Finding:
+    message = fault.message
+    if status == CLOSED:
+        message = (
+            f"{name_ranks(fault.ranks or fault.group)}: {fault.tag} equal again after step {fault.last_step}"
+        )
+    return Finding(
+        kind="mismatch",
+        ranks=fault.ranks,
+        tag=fault.tag,
+        first_step=fault.first_step,
+        step=step,
+        persistence=GLOBAL if not fault.ranks else CHRONIC if fault.chronic else TRANSIENT,
+        score=fault.score,
+        evidence={**fault.evidence, "tags": sorted(fault.tags)},
+        message=message,
+        status=status,
+        id=finding_id("mismatch", fault.tag, fault.first_step, fault.ranks or fault.group),
+    )

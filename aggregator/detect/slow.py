@@ -1,0 +1,298 @@
+"""Finds ranks whose own time is chronically above their peers'.
+
+Judged is the level, not its change: a card that was slow from the start is slow. A step's excess is bounded,
+so that one long pause is not chronic. When the slow rank changes all the time, that is one finding, called
+rotating.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from aggregator.detect.finding import CHRONIC, CLOSED, OPEN, ROTATING, Finding, finding_id
+from aggregator.detect.reference import MAD_TO_SIGMA, median
+from aggregator.detect.whiten import grown
+from aggregator.detect.words import name_ranks, number
+from rankside.tags import TagKind
+from rankside.window import Column
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from aggregator.detect.history import History
+    from aggregator.detect.peers import Grouping, PeerGroups
+    from aggregator.detect.settings import DetectionSettings
+    from aggregator.step import MergedStep, StepMatrix
+
+    Float64Array = npt.NDArray[np.float64]
+    Int64Array = npt.NDArray[np.int64]
+    BoolArray = npt.NDArray[np.bool_]
+
+_BATCH_STEPS = 8
+_BATCHES = 20
+_BATCHES_NEEDED = 12
+_EXCESS_BOUND = 1.0
+_ITERATION = "iteration-time"
+# A rank rotates in when it leads a batch by this much of its peers' time.
+_LEAD_FRACTION = 0.3
+
+
+@dataclass(slots=True)
+class _Fault:
+    ranks: tuple[int, ...]
+    index: int
+    tag: str
+    first_step: int
+    persistence: str
+    score: float
+    evidence: dict[str, object]
+    message: str
+    last_step: int
+
+
+class SlowDetector:
+    """Compares batches of steps; every eighth step is a moment of decision."""
+
+    def __init__(self, settings: DetectionSettings, groups: PeerGroups, history: History) -> None:
+        self._settings = settings
+        self._groups = groups
+        self._history = history
+        self._faults: list[_Fault] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        self._faults = []
+        # Rows: sum of the excess, of the peers' time, and number of steps of the running batch.
+        self._running = np.zeros((3, 0, 0))
+        self._excess = np.zeros((_BATCHES, 0, 0))
+        self._time = np.zeros((_BATCHES, 0, 0))
+        self._seen = np.zeros((_BATCHES, 0, 0))
+        self._iteration: list[float] = []
+        self._steps = 0
+
+    def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:
+        """Take one closed step; return the findings that it opens or closes."""
+        if matrix.session_start:
+            self._forget()
+        tags = [matrix.tags[index] for index in matrix.tag_ids]
+        for column, tag in enumerate(tags):
+            if tag.name == _ITERATION:
+                self._iteration = [*self._iteration[-_BATCH_STEPS * _BATCHES :], float(merged.mean[column])]
+        judged = np.array([tag.kind is TagKind.TIMING for tag in tags], dtype=np.bool_)
+        if not judged.any():
+            return ()
+        ids = matrix.tag_ids[judged]
+        values = matrix.columns[Column.MEAN][:, judged]
+        grouping = self._groups.local(len(values))
+        self._add(values, ids, grouping)
+        self._steps += 1
+        if self._steps % _BATCH_STEPS:
+            return ()
+        self._close_batch()
+        return tuple(self._decide(matrix, ids, grouping))
+
+    def _add(self, values: Float64Array, ids: Int64Array, grouping: Grouping) -> None:
+        tags = int(ids.max(initial=-1)) + 1
+        for name in ("_running", "_excess", "_time", "_seen"):
+            setattr(self, name, grown(getattr(self, name), len(values), tags))
+        grid = grouping.gather(values)
+        others = grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            excess = np.clip(values / others - 1, -_EXCESS_BOUND, _EXCESS_BOUND)
+        known = np.isfinite(excess)
+        running = self._running[:, :, ids]
+        running[0] += np.where(known, excess, 0.0)
+        running[1] += np.where(known, others, 0.0)
+        running[2] += known
+        self._running[:, :, ids] = running
+
+    def _close_batch(self) -> None:
+        excess, time, count = self._running
+        place = (self._steps // _BATCH_STEPS - 1) % _BATCHES
+        several = np.maximum(count, 1)
+        self._excess[place] = excess / several
+        self._time[place] = time / several
+        self._seen[place] = count > 0
+        self._running[:] = 0.0
+
+    def _decide(self, matrix: StepMatrix, ids: Int64Array, grouping: Grouping) -> list[Finding]:
+        seen = self._seen[:, :, ids]
+        batches = seen.sum(axis=0)
+        several = np.maximum(batches, 1)
+        excess, time = self._excess[:, :, ids], self._time[:, :, ids]
+        mean = (excess * seen).sum(axis=0) / several
+        variance = (((excess - mean) * seen) ** 2).sum(axis=0) / np.maximum(batches - 1, 1)
+        # The variance of batch means counts autocorrelation in; the group's median of it has more degrees of freedom.
+        grid = grouping.gather(np.where(batches > 1, variance, np.nan))
+        typical = grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
+        error = np.sqrt(np.fmax(variance, typical) / several)
+        milliseconds = mean * (time * seen).sum(axis=0) / several
+        enough = np.maximum(
+            self._settings.slow_floor_ms, self._settings.slow_iteration_fraction * self._iteration_ms()
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            score = np.where(error > 0, mean / error, np.where(mean > 0, np.inf, 0.0))
+        slow = (
+            (batches >= _BATCHES_NEEDED)
+            & (mean >= self._settings.slow_fraction)
+            & (milliseconds >= enough)
+            & (score >= self._settings.slow_sigma)
+        )
+        findings = self._follow(matrix, ids, mean, milliseconds)
+        # Times contain each other: the one that is up most is nearest to the cause, and one is enough.
+        for rank, column in sorted(np.argwhere(slow).tolist(), key=lambda place: -mean[place[0], place[1]]):
+            index = int(ids[column])
+            if not any(rank in fault.ranks for fault in self._faults):
+                numbers = {
+                    "excess_fraction": float(mean[rank, column]),
+                    "excess_ms": float(milliseconds[rank, column]),
+                    "peers_ms": float(
+                        (time[:, rank, column] * seen[:, rank, column]).sum() / several[rank, column]
+                    ),
+                }
+                findings.append(
+                    self._take(
+                        matrix,
+                        rank,
+                        index,
+                        since=self._since(rank, index),
+                        score=float(min(score[rank, column], 1e6)),
+                        numbers=numbers,
+                    )
+                )
+        findings += self._rotating(matrix, ids, slow, float(enough))
+        return findings
+
+    def _iteration_ms(self) -> float:
+        finite = [value for value in self._iteration if np.isfinite(value)]
+        return float(np.median(finite)) if finite else 0.0
+
+    def _since(self, rank: int, index: int) -> int:
+        """Return the step at which the rank's run of slow batches began, as far back as is known."""
+        done = self._steps // _BATCH_STEPS
+        batches = 0
+        for back in range(min(done, _BATCHES)):
+            place = (done - 1 - back) % _BATCHES
+            if (
+                self._seen[place, rank, index]
+                and self._excess[place, rank, index] < 0.5 * self._settings.slow_fraction
+            ):
+                break
+            batches = back + 1
+        return self._history.step_ago(max(batches * _BATCH_STEPS - 1, 0))
+
+    def _take(
+        self,
+        matrix: StepMatrix,
+        rank: int,
+        index: int,
+        *,
+        since: int,
+        score: float,
+        numbers: dict[str, float],
+    ) -> Finding:
+        tag = matrix.tags[index].name
+        fault = _Fault(
+            (rank,),
+            index,
+            tag,
+            since,
+            CHRONIC,
+            score,
+            {"unit": "standard errors", **numbers},
+            f"rank {rank}: {tag} is {100 * numbers['excess_fraction']:.0f} % above the peers' "
+            f"{number(numbers['peers_ms'])} ms since step {since}: every step waits "
+            f"{number(numbers['excess_ms'])} ms for it",
+            matrix.step,
+        )
+        self._faults.append(fault)
+        return _finding(fault, matrix.step, OPEN)
+
+    def _rotating(self, matrix: StepMatrix, ids: Int64Array, slow: BoolArray, enough: float) -> list[Finding]:
+        """Open a finding where nearly every batch has a rank far above its peers, and it is not one rank."""
+        findings: list[Finding] = []
+        if self._steps < _BATCH_STEPS * _BATCHES:
+            return findings
+        for column, index in enumerate(ids.tolist()):
+            if any(fault.index == index for fault in self._faults) or slow[:, column].any():
+                continue
+            excess = self._excess[:, :, index]
+            leaders = np.argmax(excess, axis=1)
+            lead = np.take_along_axis(excess, leaders[:, None], axis=1)[:, 0]
+            spread = MAD_TO_SIGMA * np.median(np.abs(excess - np.median(excess)))
+            time = np.take_along_axis(self._time[:, :, index], leaders[:, None], axis=1)[:, 0]
+            leads = (
+                (lead >= _LEAD_FRACTION)
+                & (lead * time >= enough)
+                & (lead >= self._settings.slow_sigma * spread)
+            )
+            ranks, turns = np.unique(leaders[leads], return_counts=True)
+            if leads.sum() < 0.8 * _BATCHES or len(ranks) < 3 or turns.max() > 0.6 * leads.sum():
+                continue
+            since = self._history.step_ago(_BATCH_STEPS * _BATCHES - 1)
+            tag = matrix.tags[index].name
+            fault = _Fault(
+                tuple(ranks.tolist()),
+                index,
+                tag,
+                since,
+                ROTATING,
+                float(lead[leads].mean()),
+                {
+                    "unit": "fraction of the peers' time",
+                    "turns": dict(zip(map(str, ranks), turns.tolist(), strict=True)),
+                },
+                f"{name_ranks(ranks.tolist())}: take turns in being slow since step {since}: {tag} of one of them is "
+                f"{100 * float(lead[leads].mean()):.0f} % above the peers at any time; look for something they share "
+                "(storage, a node, garbage collection) rather than for a bad card",
+                matrix.step,
+            )
+            self._faults.append(fault)
+            findings.append(_finding(fault, matrix.step, OPEN))
+        return findings
+
+    def _follow(
+        self, matrix: StepMatrix, ids: Int64Array, mean: Float64Array, milliseconds: Float64Array
+    ) -> list[Finding]:
+        findings = []
+        for fault in list(self._faults):
+            column = np.flatnonzero(ids == fault.index)
+            if not len(column):
+                continue
+            still = bool((mean[list(fault.ranks), column[0]] >= 0.5 * self._settings.slow_fraction).any())
+            still = still and bool(
+                (milliseconds[list(fault.ranks), column[0]] >= 0.5 * self._settings.slow_floor_ms).any()
+            )
+            if fault.persistence == ROTATING:
+                still = bool(
+                    (self._excess[:, list(fault.ranks), fault.index].max(axis=1) >= _LEAD_FRACTION).mean()
+                    > 0.5
+                )
+            if still:
+                fault.last_step = matrix.step
+            elif matrix.step - fault.last_step >= self._settings.quiet_steps:
+                self._faults.remove(fault)
+                findings.append(_finding(fault, matrix.step, CLOSED))
+        return findings
+
+
+def _finding(fault: _Fault, step: int, status: str) -> Finding:
+    message = fault.message
+    if status == CLOSED:
+        message = f"{name_ranks(fault.ranks)}: {fault.tag} is as short as its peers' again"
+    return Finding(
+        kind="slow",
+        ranks=fault.ranks,
+        tag=fault.tag,
+        first_step=fault.first_step,
+        step=step,
+        persistence=fault.persistence,
+        score=fault.score,
+        evidence=dict(fault.evidence),
+        message=message,
+        status=status,
+        id=finding_id("slow", fault.tag, fault.first_step, fault.ranks),
+    )
