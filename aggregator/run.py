@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 from aggregator.align import Aligner
 from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
+from aggregator.detect.silence import SilenceDetector
 from aggregator.live import resume
+from aggregator.live.guide import Guide
 from aggregator.live.lifeline import Lifeline
 from aggregator.live.members import Patience
 from aggregator.live.server import Server
 from aggregator.live.service import Service
+from aggregator.live.watch import Watch
 from aggregator.pipeline import Pipeline
 from aggregator.process import open_hub, say_ready, stop_on_sigterm
 from aggregator.rebuild import merge_run
@@ -44,6 +47,7 @@ class ServeOptions:
     ready_fd: file descriptor to write the endpoint and a newline to as soon as the aggregator listens.
     lifeline_fd: read end of a pipe; when its other end closes, no further rank will come.
     detect: thresholds as "name=value".
+    stop_on_nonfinite: ask for an orderly stop of training after a loss that is not finite.
     """
 
     run_dir: Path
@@ -58,6 +62,7 @@ class ServeOptions:
     ready_fd: int | None = None
     lifeline_fd: int | None = None
     detect: tuple[str, ...] = ()
+    stop_on_nonfinite: bool = False
 
 
 def serve(options: ServeOptions) -> int:
@@ -80,19 +85,32 @@ def serve(options: ServeOptions) -> int:
         )
         if state is not None:
             aligner.resume(state.closed_until, {rank: s.incarnation for rank, s in state.ranks.items()})
+        guide = Guide(stop_on_nonfinite=options.stop_on_nonfinite)
         service = Service(
             aligner,
             run=run_dir.name,
             send=hub.send,
             stored=state.ranks if state else None,
             patience=options.patience,
+            advise=guide.advise,
         )
+        findings = FindingsFile(run_dir / "findings.jsonl")
+        watch = Watch(service.members, SilenceDetector(settings), lost_seconds=settings.silent_seconds)
+
+        def look(now: float) -> None:
+            for finding in watch.look(now=now):
+                findings.append(finding)
+                guide.take(finding)
+
         sinks = SinkGroup()
         sinks.add("merged runs", MergedRuns(run_dir / "merged"))
-        sinks.add("findings", FindingsFile(run_dir / "findings.jsonl"))
+        sinks.add("findings", findings)
+        sinks.add("back channel", guide)
         sinks.add("run file", RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks)))
         pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
-        server = Server(hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd))
+        server = Server(
+            hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd), look=look
+        )
         say_ready(options.ready_fd, hub.endpoints[0])
         server.run(stopped=stopping.is_set)
         hub.close()

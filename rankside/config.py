@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 ENDPOINT_VARIABLE = "CROSSRANK_ENDPOINT"
+INSECURE_VARIABLE = "CROSSRANK_INSECURE"
 KEY_VARIABLE = "CROSSRANK_KEY"
 RUN_DIR_VARIABLE = "CROSSRANK_RUN_DIR"
 
@@ -27,7 +28,7 @@ class RankConfig:
     logdir: where run folders are made; used where no launcher has made one.
     run_dir: this run's folder, or None to let rank 0 start the aggregator and make it (the embedded default).
     endpoint: where the aggregator listens; None like `run_dir`. A run_dir without an endpoint records to files only.
-    key: key file for TCP beyond this machine, or None.
+    key: key file for TCP beyond this machine, or None. insecure: plain TCP was asked for by name.
     scheduler: "<host>:<port>" of msrun's scheduler: what the ranks of one job have in common. "" without msrun.
     coordinates: place in the parallel layout, such as {"dp": 0, "pp": 1}; empty for plain data parallel.
     every: length of a reporting window in steps, or a map from first step to length.
@@ -43,6 +44,7 @@ class RankConfig:
     run_dir: Path | None = None
     endpoint: str | None = None
     key: Path | None = None
+    insecure: bool = False
     scheduler: str = ""
     coordinates: Mapping[str, int] = field(default_factory=dict)
     every: int | Mapping[int, int] = 1
@@ -88,12 +90,13 @@ class RankConfig:
             ),
             "run_dir": Path(environ[RUN_DIR_VARIABLE]) if environ.get(RUN_DIR_VARIABLE) else None,
             "endpoint": environ.get(ENDPOINT_VARIABLE) or None,
+            "insecure": environ.get(INSECURE_VARIABLE) == "1",
             "key": Path(environ[KEY_VARIABLE]) if environ.get(KEY_VARIABLE) else None,
         }
         if environ.get("MS_SCHED_HOST") and environ.get("MS_SCHED_PORT"):
             values["scheduler"] = f"{environ['MS_SCHED_HOST']}:{environ['MS_SCHED_PORT']}"
         values.update((name, value) for name, value in explicit.items() if value is not None)
-        for name in ("logdir", "run_dir"):
+        for name in ("logdir", "run_dir", "key"):
             if isinstance(values.get(name), str):
                 values[name] = Path(str(values[name]))
         return cls(**values)  # type: ignore[arg-type]

@@ -102,6 +102,16 @@ class Recorder:
         if self._shipper is not None:
             self._shipper.phase = Phase(name, time.monotonic())
 
+    @property
+    def standing(self) -> str:
+        """Where this rank is against the others, in words; "" as long as the aggregator has not told."""
+        return self._shipper.adviser.standing if self._shipper is not None else ""
+
+    @property
+    def stop_wanted(self) -> str:
+        """Why training should stop in an orderly way, or "": only where the user has switched that on."""
+        return self._shipper.adviser.stop if self._shipper is not None else ""
+
     def flush(self) -> None:
         """Have the background thread write everything out soon; does not wait for it."""
         if self._shipper is not None:

@@ -25,6 +25,7 @@ class Schedule:
                 )
         if 0 not in phases:
             raise ConfigError(f"every={every!r}: the map needs an entry for step 0, the first phase")
+        self.dense_until = -1  # every step up to this one ends a window
         self._firsts = sorted(phases)
         self._lengths = [phases[first] for first in self._firsts]
 
@@ -35,4 +36,6 @@ class Schedule:
         """
         phase = bisect_right(self._firsts, step) - 1
         length = self._lengths[phase]
-        return previous < self._firsts[phase] or step // length > previous // length
+        return (
+            step <= self.dense_until or previous < self._firsts[phase] or step // length > previous // length
+        )

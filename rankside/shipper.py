@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rankside import embedded, wire
+from rankside import embedded, keys, wire
+from rankside.adviser import Adviser
 from rankside.errors import CrossrankError
 from rankside.eventfile import EventFileWriter
 from rankside.gather import Gatherer, Report
@@ -110,7 +111,9 @@ class Shipper(threading.Thread):
         self._wall_clock = wall_clock
         self._queue = queue
         self._counters = counters
-        self._gatherer = Gatherer(Schedule(config.every))
+        schedule = Schedule(config.every)
+        self._gatherer = Gatherer(schedule)
+        self.adviser = Adviser(config.rank, schedule)
         self._writer: EventFileWriter | None = None
         self._uplink: Uplink | None = None
         self._aggregator: embedded.Aggregator | None = None
@@ -153,10 +156,12 @@ class Shipper(threading.Thread):
             self._fail("finding the run", error)
             location = embedded.Location(embedded.unjoined_folder(config), None)
         self._aggregator = location.aggregator
+        self.adviser.folder = location.run_dir / f"rank_{config.rank}"
         incarnation = int(self._wall_clock())  # where there is no file to tell it by
         try:
-            folder = location.run_dir / f"rank_{config.rank}"
-            self._writer = EventFileWriter(folder, max_bytes=config.file_bytes, wall_clock=self._wall_clock)
+            self._writer = EventFileWriter(
+                self.adviser.folder, max_bytes=config.file_bytes, wall_clock=self._wall_clock
+            )
             incarnation = self._writer.incarnation
         except OSError as error:
             self._fail("making the event file", error)
@@ -181,6 +186,8 @@ class Shipper(threading.Thread):
                 self._gatherer.tags,
                 buffer_bytes=config.buffer_bytes,
                 heartbeat_seconds=config.heartbeat_seconds,
+                keys=keys.load(config.key) if config.key is not None else None,
+                insecure=config.insecure,
             )
         except Exception as error:  # noqa: BLE001 (whatever it is, the file goes on)
             self._fail("connecting to the aggregator", error)
@@ -282,6 +289,7 @@ class Shipper(threading.Thread):
                 phase_seconds=max(0.0, now - phase.since),
                 wait_seconds=wait_seconds,
             )
+            self.adviser.follow(self._uplink.advice)
         except Exception as error:  # noqa: BLE001 (the file goes on without the connection)
             self._fail("the connection to the aggregator", error)
             time.sleep(_IDLE_SECONDS)

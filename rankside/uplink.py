@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rankside.gather import Report
+    from rankside.keys import Keys
     from rankside.tags import Tag
 
 _LOGGER = logging.getLogger("crossrank")
 
 
 class Uplink:
-    """One rank's connection to the aggregator or a relay."""
+    """One rank's connection to the aggregator or a relay.
+
+    refusal: why the aggregator will not serve this rank, or "". advice: the last that it gave, or None.
+    """
 
     def __init__(
         self,
@@ -36,8 +40,10 @@ class Uplink:
         *,
         buffer_bytes: int,
         heartbeat_seconds: float,
+        keys: Keys | None = None,
+        insecure: bool = False,
     ) -> None:
-        self._link = Link(endpoint)
+        self._link = Link(endpoint, keys=keys, insecure=insecure)
         self._hello = hello
         self._tags = tags
         self._heartbeat_seconds = heartbeat_seconds
@@ -48,6 +54,7 @@ class Uplink:
         self._received = 0
         self._unanswered = 0
         self.refusal = ""
+        self.advice: wire.Advice | None = None
 
     @property
     def dropped(self) -> int:
@@ -142,6 +149,8 @@ class Uplink:
             self._tags_sent = 0
             self._received = -1
             self._outbox.resend_after(0)
+        elif isinstance(message, wire.Advice):
+            self.advice = message
         elif isinstance(message, wire.Refused):
             if message.rank not in (wire.NOBODY, self._hello.rank):
                 return

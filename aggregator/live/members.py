@@ -15,7 +15,7 @@ from rankside import wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from rankside.wire import Beat, Goodbye, Hello
+    from rankside.wire import Advice, Beat, Goodbye, Hello
 
 
 class Patience(NamedTuple):
@@ -42,7 +42,8 @@ class Member:
     """One incarnation of one rank.
 
     heard: when its last message came, in seconds of the service's clock. step, phase, phase_since: from its
-    heartbeats. acknowledged: the highest sequence that the rank may forget. reason: what it gave at its goodbye.
+    heartbeats. acknowledged: the highest sequence that the rank may forget. advice: what it was
+    last advised. reason: what it gave at its goodbye.
     """
 
     hello: Hello
@@ -53,6 +54,7 @@ class Member:
     phase: str = "starting"
     phase_since: float = 0.0
     acknowledged: int = 0
+    advice: Advice | None = None
     presence: Presence = Presence.LIVE
     reason: str = ""
 

@@ -32,16 +32,27 @@ _LOOK_SECONDS = 1.0  # between two looks for ranks that are gone
 
 
 class Server:
-    """Runs one service on one hub, until the lifeline is cut and every rank that came has left."""
+    """Runs one service on one hub, until the lifeline is cut and every rank that came has left.
+
+    look: called about once a second with the clock's value, to look at the ranks' signs of life.
+    """
 
     def __init__(
-        self, hub: Hub, service: Service, pipeline: Pipeline, *, run_dir: Path, lifeline: Lifeline
+        self,
+        hub: Hub,
+        service: Service,
+        pipeline: Pipeline,
+        *,
+        run_dir: Path,
+        lifeline: Lifeline,
+        look: Callable[[float], None],
     ) -> None:
         self._hub = hub
         self._service = service
         self._pipeline = pipeline
         self._run_dir = run_dir
         self._lifeline = lifeline
+        self._look = look
         self._host = socket.gethostname()
         self._next_flush = 0.0
         self._next_look = 0.0
@@ -71,6 +82,7 @@ class Server:
             self._next_flush = time.monotonic() + _FLUSH_SECONDS
         if now >= self._next_look:
             self._service.lose_silent(now=now, host=self._host, runs=runs)
+            self._look(now)
             self._next_look = now + _LOOK_SECONDS
         return len(messages)
 

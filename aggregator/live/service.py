@@ -59,9 +59,11 @@ class Service:
         send: Callable[[bytes, bytes], None],
         stored: Mapping[int, StoredRank] | None = None,
         patience: Patience = Patience(),  # noqa: B008 (it is immutable)
+        advise: Callable[[int, int], wire.Advice] | None = None,
     ) -> None:
         self.members = Members(patience)
         self.counters: Counter[str] = Counter()
+        self._advise = advise
         self._aligner = aligner
         self._run = run
         self._send = send
@@ -177,6 +179,7 @@ class Service:
             if member is None or not member.ledger.admit(sequence):
                 continue
             report = Report(rank, incarnation, block.step, tag_ids, columns[:, i], float(block.wall_times[i]))
+            member.step = max(member.step, block.step)
             admission = self._aligner.add(report, now=now)
             merged_with = {Admission.OPEN: block.step, Admission.SUPPLEMENT: block.step + 1}.get(
                 admission, -1
@@ -192,6 +195,16 @@ class Service:
                 received = member.ledger.received
                 rows.append((beat.rank, beat.incarnation, beat.sequence, received, member.acknowledged))
         self._send(identity, wire.encode(wire.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
+        if self._advise is not None:
+            for rank, incarnation, *_ in rows:
+                self._send_advice(identity, self._advise(rank, incarnation))
+
+    def _send_advice(self, identity: bytes, advice: wire.Advice) -> None:
+        """Send advice where it says something new."""
+        member = self.members.get(advice.rank, advice.incarnation)
+        if member is not None and advice != member.advice:
+            member.advice = advice
+            self._send(identity, wire.encode(advice))
 
     def _take_goodbye(self, session: Session, goodbye: wire.Goodbye, now: float) -> None:
         member = self._member(session, goodbye.rank, goodbye.incarnation, now)
