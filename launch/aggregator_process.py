@@ -31,12 +31,15 @@ class AggregatorProcess:
     pid: of the one that runs, None when none does. listening: whether it has said that it listens.
     """
 
-    def __init__(self, arguments: Sequence[str], *, environment: Mapping[str, str]) -> None:
-        """arguments: of `crossrank serve`, without the descriptors."""
+    def __init__(
+        self, arguments: Sequence[str], *, environment: Mapping[str, str], inherit_fds: Sequence[int] = ()
+    ) -> None:
+        """arguments: of `crossrank serve`, without its descriptors. inherit_fds: others that it keeps open."""
         self.pid: int | None = None
         self.listening = False
         self._arguments = tuple(arguments)
         self._environment = environment
+        self._inherit_fds = tuple(inherit_fds)
         self._lifeline_read, self._lifeline_write = os.pipe()
         self._ready_read: int | None = None
         self._started_at = 0.0
@@ -58,7 +61,7 @@ class AggregatorProcess:
                 argv,
                 environment=self._environment,
                 new_session=True,
-                inherit_fds=(ready_write, self._lifeline_read),
+                inherit_fds=(ready_write, self._lifeline_read, *self._inherit_fds),
             )
         finally:
             os.close(ready_write)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
 from launch.parser import make_parser
+from launch.terminal import say, tell
 from rankside.errors import CrossrankError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UsageError(f"crossrank {options.command} takes nothing after --")
         return _COMMANDS[options.command](options, rest)
     except CrossrankError as error:
-        print(f"crossrank: {error}", file=sys.stderr)
+        say(str(error))
         return 2 if isinstance(error, UsageError) else 1
 
 
@@ -55,7 +56,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     )
     outcome = run_with_sidecar(plan, os.environ)
     for line in summary(outcome.run_dir, complete=outcome.complete):
-        print(f"crossrank: {line}")
+        tell(line)
     return outcome.exit_code
 
 

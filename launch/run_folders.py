@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -48,6 +49,23 @@ def make_run_dir(logdir: Path, run_name: str, *, name_is_fixed: bool) -> Path:
                 folder.rmdir()
         raise UsageError(f"cannot make the run folder {logdir / run_name}: {error.strerror}") from None
     raise AssertionError
+
+
+def lock_run_dir(run_dir: Path) -> int:
+    """Claim the run's folder; return a descriptor that holds the claim until its last copy is closed.
+
+    Raises UsageError when another run of the same name is still going on.
+    """
+    descriptor = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UsageError(f"the run {run_dir} is still going on; choose another --run-name") from None
+    except OSError:
+        # A file system without locks: then nothing is known about others.
+        return descriptor
+    return descriptor
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launch.aggregator_process import AggregatorProcess
 from launch.processes import become_subreaper, children, program_name, reap, send, start
-from launch.run_folders import make_run_dir, private_endpoint
+from launch.run_folders import lock_run_dir, make_run_dir, private_endpoint
 from launch.run_record import write_run_record
+from launch.terminal import say
 from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
@@ -54,23 +54,19 @@ def run_with_sidecar(plan: RunPlan, environment: Mapping[str, str]) -> Outcome:
     with ExitStack() as stack:
         endpoint = plan.bind or stack.enter_context(private_endpoint())
         run_dir = make_run_dir(plan.logdir, plan.run_name, name_is_fixed=plan.name_is_fixed)
+        lock = lock_run_dir(run_dir)
+        stack.callback(os.close, lock)
         try:
             write_run_record(run_dir, plan.command, now=time.time())
         except OSError as error:
             say(f"cannot write run.json: {error.strerror}; training goes on without it")
         stack.enter_context(_signals_blocked())
-        aggregator = AggregatorProcess(_serve_arguments(plan, run_dir, endpoint), environment=os.environ)
+        aggregator = AggregatorProcess(
+            _serve_arguments(plan, run_dir, endpoint), environment=os.environ, inherit_fds=(lock,)
+        )
         stack.callback(aggregator.close)
         told = {**environment, ENDPOINT_VARIABLE: endpoint, RUN_DIR_VARIABLE: str(run_dir)}
         return _Sidecar(plan.command, run_dir, aggregator, told).run()
-
-
-def say(line: str) -> None:
-    """Print one line of the launcher's own; a closed terminal is no error."""
-    try:
-        print(f"crossrank: {line}", file=sys.stderr, flush=True)
-    except OSError:
-        return
 
 
 class _Sidecar:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from launch.errors import UsageError
 from launch.python_program import python_program
 from launch.summary import read_findings
+from launch.terminal import say, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -48,10 +48,7 @@ def open_tensorboard(folder: Path, *, per_rank_view: int, arguments: Sequence[st
         hidden = sum(len(_rank_dirs(run_dir)) for run_dir in run_dirs) - len(
             list(view.glob(f"*/{_RANK_PREFIX}*"))
         )
-        print(
-            f"crossrank: {hidden} ranks without a finding are not shown; --per-rank-view sets the limit",
-            flush=True,
-        )
+        tell(f"{hidden} ranks without a finding are not shown; --per-rank-view sets the limit")
         with _tensorboard(view, arguments) as process:
             while True:
                 try:
@@ -108,5 +105,5 @@ def _wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int
     finally:
         signal.signal(signal.SIGTERM, before)
     if code < 0:
-        sys.stderr.write(f"crossrank: TensorBoard was killed by signal {-code}\n")
+        say(f"TensorBoard was killed by signal {-code}")
     return code if code >= 0 else 128 - code

@@ -14,6 +14,7 @@ from launch.plan import RunPlan
 from launch.sidecar import run_with_sidecar
 from launch.summary import summary
 from launch.tensorboard import open_tensorboard
+from launch.terminal import tell
 
 _RANKS = 4
 _STEPS = 200
@@ -40,13 +41,10 @@ def demo(logdir: Path, *, healthy: bool, tensorboard: bool) -> int:
         max_lag_steps=1000,
     )
     damage = "no damage" if healthy else f"rank {DAMAGED_RANK} silently damaged from step {DAMAGED_FROM} on"
-    print(
-        f"crossrank demo: {_RANKS} ranks on CPU, {_STEPS} steps, {damage}; this takes half a minute",
-        flush=True,
-    )
+    tell(f"{_RANKS} ranks on CPU, {_STEPS} steps, {damage}; this takes half a minute")
     outcome = run_with_sidecar(plan, _environment())
     for line in summary(outcome.run_dir, complete=outcome.complete):
-        print(f"crossrank demo: {line}", flush=True)
+        tell(line)
     if outcome.exit_code == 0 and tensorboard:
         return open_tensorboard(outcome.run_dir, per_rank_view=_RANKS, arguments=("--port", "0"))
     return outcome.exit_code

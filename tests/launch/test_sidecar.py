@@ -108,6 +108,27 @@ def test_two_runs_of_one_second_get_two_folders(workshop: Workshop) -> None:
     assert len(list((workshop.folder / "runs").iterdir())) == 2
 
 
+def test_a_run_that_is_going_on_is_not_joined_by_a_second_one(workshop: Workshop) -> None:
+    process = workshop.start(
+        "run", "--run-name", "mine", "--", *workshop.script("worker.py", _WORKER_UNTIL_GO)
+    )
+    wait_until(workshop.aggregators)
+    done = workshop.run("run", "--run-name", "mine", "--", "true")
+    assert done.returncode == 2
+    assert "still going on" in done.stderr
+    (workshop.folder / "go").touch()
+    assert process.wait(60) == 0
+    assert workshop.run("run", "--run-name", "mine", "--", "true").returncode == 0
+
+
+def test_a_reader_of_the_output_that_has_gone_does_not_change_the_exit_code(workshop: Workshop) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = workshop.start("run", "--", "sh", "-c", "exit 4", stdout=writing)
+    os.close(writing)
+    assert process.wait(60) == 4
+
+
 def test_a_signal_sent_to_the_launcher_reaches_the_command_once(workshop: Workshop) -> None:
     process = workshop.start("run", "--", *workshop.script("count.py", _COUNTS_SIGINT))
     wait_until((workshop.folder / "ready").exists)

@@ -64,10 +64,9 @@ class Workshop:
                 [CROSSRANK, *arguments],
                 cwd=self.folder,
                 env=self.environment,
-                stdout=subprocess.DEVNULL,
                 stderr=stderr,
                 text=True,
-                **options,
+                **{"stdout": subprocess.DEVNULL, **options},
             )
 
     @property
