@@ -1,6 +1,17 @@
-"""Which of a rank's numbered blocks have arrived, and which of them are safely stored: pure."""
+"""Which of a rank's numbered blocks have arrived, and which of them are safely stored: pure.
+
+Blocks are handed out in the order of their numbers, whatever the order in which they came. One that came ahead
+of a missing one is kept for a while; what is not kept counts as not received, and the rank sends it again.
+"""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aggregator.align import Report
+
+_AHEAD_LIMIT = 1000  # blocks kept behind a missing one
 
 
 class Ledger:
@@ -15,30 +26,37 @@ class Ledger:
         self.stored = stored
         self.duplicates = 0
         self.lost = 0
-        self._beyond: set[int] = set()
+        self._ahead: dict[int, Report] = {}
         self._pending: dict[int, int] = {}  # sequence: step with whose closing it is merged
 
-    def admit(self, sequence: int) -> bool:
-        """Take note of a block; False where it has come before."""
-        if sequence <= self.received or sequence in self._beyond:
+    def admit(self, sequence: int, report: Report) -> list[tuple[int, Report]]:
+        """Take a block; return the blocks that are now in order, with their sequences."""
+        if sequence <= self.received or sequence in self._ahead:
             self.duplicates += 1
-            return False
-        self._beyond.add(sequence)
-        self._close_gap()
-        return True
+            return []
+        if sequence > self.received + 1 and len(self._ahead) >= _AHEAD_LIMIT:
+            return []
+        self._ahead[sequence] = report
+        return self._take_in_order()
 
     def await_step(self, sequence: int, step: int) -> None:
         """Note that the block is merged once this step has closed."""
         self._pending[sequence] = step
 
-    def forget_before(self, oldest: int) -> None:
-        """Take note that the rank keeps no block before this sequence: what has not come is lost."""
+    def forget_before(self, oldest: int) -> list[tuple[int, Report]]:
+        """Take note that the rank keeps no block before this sequence: what has not come is lost.
+
+        Returns the blocks for which nothing before them is waited for any more, with their sequences.
+        """
         missing = oldest - 1 - self.received
-        if missing > 0:
-            self.lost += missing - sum(1 for sequence in self._beyond if sequence < oldest)
-            self._beyond = {sequence for sequence in self._beyond if sequence >= oldest}
-            self.received = oldest - 1
-            self._close_gap()
+        if missing <= 0:
+            return []
+        early = [
+            (sequence, self._ahead.pop(sequence)) for sequence in sorted(self._ahead) if sequence < oldest
+        ]
+        self.lost += missing - len(early)
+        self.received = oldest - 1
+        return early + self._take_in_order()
 
     def store(self, closed_until: int) -> None:
         """Take note that every step up to this one is on disk."""
@@ -49,7 +67,9 @@ class Ledger:
             self.stored += 1
             self._pending.pop(self.stored, None)
 
-    def _close_gap(self) -> None:
-        while self.received + 1 in self._beyond:
+    def _take_in_order(self) -> list[tuple[int, Report]]:
+        in_order = []
+        while self.received + 1 in self._ahead:
             self.received += 1
-            self._beyond.remove(self.received)
+            in_order.append((self.received, self._ahead.pop(self.received)))
+        return in_order

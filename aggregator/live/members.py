@@ -15,6 +15,7 @@ from rankside import wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from aggregator.align import Report
     from rankside.wire import Advice, Beat, Goodbye, Hello
 
 
@@ -58,24 +59,28 @@ class Member:
     presence: Presence = Presence.LIVE
     reason: str = ""
 
-    def take_beat(self, beat: Beat, now: float) -> None:
-        """Take note of a heartbeat."""
+    def take_beat(self, beat: Beat, now: float) -> list[tuple[int, Report]]:
+        """Take note of a heartbeat; return the blocks that wait for no missing one any more."""
         self.step = beat.step
         self.phase = beat.phase
         self.phase_since = now - beat.seconds
-        self.ledger.forget_before(beat.oldest)
+        return self.ledger.forget_before(beat.oldest)
 
-    def take_goodbye(self, goodbye: Goodbye) -> None:
-        """Take note that the rank leaves; blocks of it that have not come are lost."""
+    def take_goodbye(self, goodbye: Goodbye) -> list[tuple[int, Report]]:
+        """Take note that the rank leaves; blocks of it that have not come are lost. Returns what waited for them."""
         self.presence = Presence.LOST if goodbye.reason == wire.GONE else Presence.LEFT
         self.reason = goodbye.reason
-        self.ledger.forget_before(goodbye.sequence + 1)
+        return self.ledger.forget_before(goodbye.sequence + 1)
 
 
 class Members:
-    """All ranks that have said hello, each in its newest incarnation."""
+    """All ranks that have said hello, each in its newest incarnation.
+
+    abandoned: incarnations that a newer one has replaced, and that had not said goodbye.
+    """
 
     def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 (it is immutable)
+        self.abandoned = 0
         self._patience = patience
         self._members: dict[int, Member] = {}
 
@@ -96,6 +101,8 @@ class Members:
         """Take in a rank: a new one, a newer incarnation, or the same one on a new connection."""
         member = self.get(hello.rank, hello.incarnation)
         if member is None:
+            older = self._members.get(hello.rank)
+            self.abandoned += older is not None and older.presence is not Presence.LEFT
             member = self._members[hello.rank] = Member(hello, identity, Ledger(stored=stored), now)
         member.identity = identity
         member.heard = now

@@ -18,7 +18,7 @@ from rankside import wire
 from rankside.errors import WireError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -176,22 +176,24 @@ class Service:
         columns = block.columns if order is None else block.columns[:, :, order]
         for i, (rank, incarnation, sequence) in enumerate(block.rows.tolist()):
             member = self._member(session, rank, incarnation, now)
-            if member is None or not member.ledger.admit(sequence):
+            if member is None:
                 continue
             report = Report(rank, incarnation, block.step, tag_ids, columns[:, i], float(block.wall_times[i]))
             member.step = max(member.step, block.step)
+            self._add(member, member.ledger.admit(sequence, report), now)
+
+    def _add(self, member: Member, in_order: Iterable[tuple[int, Report]], now: float) -> None:
+        for sequence, report in in_order:
             admission = self._aligner.add(report, now=now)
-            merged_with = {Admission.OPEN: block.step, Admission.SUPPLEMENT: block.step + 1}.get(
-                admission, -1
-            )
-            member.ledger.await_step(sequence, merged_with)
+            merged_with = {Admission.OPEN: report.step, Admission.SUPPLEMENT: report.step + 1}
+            member.ledger.await_step(sequence, merged_with.get(admission, -1))
 
     def _answer(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat, now: float) -> None:
         rows = []
         for beat in heartbeat.beats:
             member = self._member(session, beat.rank, beat.incarnation, now)
             if member is not None:
-                member.take_beat(beat, now)
+                self._add(member, member.take_beat(beat, now), now)
                 received = member.ledger.received
                 rows.append((beat.rank, beat.incarnation, beat.sequence, received, member.acknowledged))
         self._send(identity, wire.encode(wire.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
@@ -209,7 +211,7 @@ class Service:
     def _take_goodbye(self, session: Session, goodbye: wire.Goodbye, now: float) -> None:
         member = self._member(session, goodbye.rank, goodbye.incarnation, now)
         if member is not None:
-            member.take_goodbye(goodbye)
+            self._add(member, member.take_goodbye(goodbye), now)
             self._aligner.leave(goodbye.rank, goodbye.incarnation)
 
     def _member(self, session: Session, rank: int, incarnation: int, now: float) -> Member | None:
