@@ -45,7 +45,7 @@ class Cause(NamedTuple):
         """Return it in words, without a full stop."""
         name = self.tag.replace("-", " ") if self.rank < 0 else f"its {self.tag.replace('-', ' ')}"
         if not self.moved:
-            return f"{name} unchanged"
+            return f"{name} unchanged at {number(self.value)}"
         direction = "rose" if self.value > self.before else "fell"
         factor = self.value / self.before if self.before else np.inf
         times = f"{number(factor)}x" if np.isfinite(factor) and factor >= 1 else f"to {number(self.value)}"

@@ -88,11 +88,7 @@ class ShiftTest:
         score: shape (W, T), NaN where there is none. widening: shape (W, T): factor by which the thresholds
         are raised while little is known. ids: shape (T,), places in the tag table.
         """
-        tags = int(ids.max(initial=-1)) + 1
-        self._sums = grown(self._sums, len(score), tags)
-        self._ages = grown(self._ages, len(score), tags)
-        self._blocks = grown(self._blocks, len(score), tags)
-        self._totals = grown(self._totals, len(score), tags)
+        self._grow(len(score), ids)
         step = np.nan_to_num(score)
         strength, steps = self._cumulate(step, ~np.isnan(score), widening, ids)
         moved = self._move(step, ids) / np.sqrt(widening)
@@ -136,8 +132,16 @@ class ShiftTest:
             largest = np.where(np.abs(relative) > np.abs(largest), relative, largest)
         return largest
 
+    def _grow(self, ranks: int, ids: npt.NDArray[np.int64]) -> None:
+        tags = int(ids.max(initial=-1)) + 1
+        self._sums = grown(self._sums, ranks, tags)
+        self._ages = grown(self._ages, ranks, tags)
+        self._blocks = grown(self._blocks, ranks, tags)
+        self._totals = grown(self._totals, ranks, tags)
+
     def clear(self, where: BoolArray, ids: npt.NDArray[np.int64]) -> None:
         """Begin anew for the ranks and tags where `where`, shape (W, T), is true."""
+        self._grow(len(where), ids)
         for held in (self._sums, self._ages, self._blocks, self._totals):
             part = held[:, :, ids]
             part[:, where] = 0.0

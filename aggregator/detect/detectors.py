@@ -21,6 +21,7 @@ from aggregator.detect.slow import SlowDetector
 from rankside.tags import TagKind
 
 if TYPE_CHECKING:
+    from aggregator.detect.causes import Cause
     from aggregator.detect.peers import PeerGroups
     from aggregator.detect.settings import DetectionSettings
     from aggregator.step import MergedStep, StepMatrix
@@ -42,11 +43,12 @@ class Detectors:
         self._health = HealthDetector(settings, self._history)
         self._rotation = Rotation(settings)
         self._open: dict[str, Finding] = {}
+        self._causes: dict[str, list[Cause]] = {}
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:
         """Take one closed step; return what is new about what is wrong, the gravest kind first."""
         if matrix.session_start:
-            self._open = {}
+            self._open, self._causes = {}, {}
         self._history.add(matrix)
         of_ranks = [
             self._with_causes(self._rotation.mark(finding), matrix)
@@ -76,23 +78,33 @@ class Detectors:
         return min(begun, key=lambda finding: finding.first_step, default=None)
 
     def _with_causes(self, finding: Finding, matrix: StepMatrix) -> Finding:
-        if finding.status != OPEN or finding.kind not in _EXPLAINING:
+        """Return the finding with what moved before it; later lines of the same fault repeat what the first said."""
+        if finding.kind not in _EXPLAINING or finding.status == CLOSED:
+            self._causes.pop(finding.id, None)
             return finding
-        causes = find_causes(
-            self._history,
-            matrix.tags,
-            ranks=finding.ranks,
-            step=finding.first_step,
-            world_size=matrix.columns.shape[1],
+        if finding.status == OPEN:
+            world_size = matrix.columns.shape[1]
+            causes = find_causes(
+                self._history,
+                matrix.tags,
+                ranks=finding.ranks,
+                step=finding.first_step,
+                world_size=world_size,
+            )
+            self._causes[finding.id] = [
+                each
+                for each in causes
+                if each.tag != finding.tag and (each.moved or each.tag == "learning-rate")
+            ]
+        told = self._causes.get(finding.id)
+        if not told:
+            return finding
+        message = "; ".join((finding.message, *(cause.sentence() for cause in told)))
+        return replace(
+            finding,
+            message=message,
+            evidence={**finding.evidence, "causes": [cause._asdict() for cause in told]},
         )
-        causes = [
-            each for each in causes if each.tag != finding.tag and (each.moved or each.tag == "learning-rate")
-        ]
-        if not causes:
-            return finding
-        message = "; ".join((finding.message, *(cause.sentence() for cause in causes)))
-        evidence = {**finding.evidence, "causes": [cause._asdict() for cause in causes]}
-        return replace(finding, message=message, evidence=evidence)
 
 
 def default_detectors(settings: DetectionSettings, groups: PeerGroups) -> Detectors:

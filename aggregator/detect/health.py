@@ -15,7 +15,6 @@ import numpy as np
 from aggregator.detect import symptoms
 from aggregator.detect.causes import find_causes
 from aggregator.detect.finding import CLOSED, GLOBAL, OPEN, UPDATE, Finding, finding_id
-from aggregator.detect.words import number
 from rankside.window import Column
 
 if TYPE_CHECKING:
@@ -67,6 +66,7 @@ class HealthDetector:
         self._first_step: int | None = None
         self._cases: dict[str, _Case] = {}
         self._zero_for: dict[str, int] = {}
+        self._highest_scale = 0.0
         self._count = 0
 
     def observe(
@@ -121,6 +121,8 @@ class HealthDetector:
                 limit = 2 * self._settings.still_steps if name == _FINGERPRINT else _KEPT
                 # Replicas may differ by a damaged rank: a digest has no meaningful median between two values.
                 middle = float(np.sort(values)[(len(values) - 1) // 2])
+                if name == _SCALE:
+                    self._highest_scale = max(self._highest_scale, middle)
                 self._series.setdefault(name, deque(maxlen=limit)).append(middle)
                 if name == _LOSS and len(self._first_loss) < _FIRST_KEPT:
                     self._first_loss.append(middle)
@@ -147,7 +149,7 @@ class HealthDetector:
             ("norm vanished", n, symptoms.norm_vanished(series[n], settings)) for n in _NORMS if n in series
         ]
         if _SCALE in series:
-            found.append(("loss scale", _SCALE, symptoms.scale_lost(series[_SCALE])))
+            found.append(("loss scale", _SCALE, symptoms.scale_lost(series[_SCALE], self._highest_scale)))
         if rare:
             found.append(("loss rising", _LOSS, symptoms.loss_rising(loss)))
             found.append(("oscillation", _LOSS, symptoms.loss_oscillates(loss)))
@@ -179,14 +181,11 @@ class HealthDetector:
             self._history, matrix.tags, ranks=(), step=case.noticed_step, world_size=world_size
         )
         causes = [cause for cause in causes if cause.tag != case.tag and (cause.moved or cause.tag == _RATE)]
-        rate = self._series.get(_RATE)
         words = [
             case.symptom.words,
             "all ranks alike, no rank is to blame",
             *(cause.sentence() for cause in causes),
         ]
-        if case.tag == _LOSS and rate and not any(cause.tag == _RATE and cause.moved for cause in causes):
-            words.append(f"learning rate {number(rate[-1])}")
         message = f"{case.tag} since step {case.first_step}: {'; '.join(words)}"
         if status == CLOSED:
             message = f"{case.tag}: over since step {case.last_step + 1} (it was: {case.symptom.words})"

@@ -230,14 +230,12 @@ def _sentence(  # noqa: PLR0917
         )
     if odd:
         own, others = number(values[clusters[1][0]]), number(values[clusters[0][0]])
-        what = "have parameters that differ" if tag.startswith(_FINGERPRINT) else f"{tag} is {own}"
+        what = "parameters differ" if tag.startswith(_FINGERPRINT) else f"{tag} is {own}"
         against = (
-            f"from the other {len(group) - len(odd)} replicas, which are equal"
+            f"from the other {len(group) - len(odd)} replicas, which agree,"
             if tag.startswith(_FINGERPRINT)
             else f"and {others} on the other {len(group) - len(odd)} replicas"
         )
-        if len(odd) == 1:
-            what = what.replace("have parameters", "has parameters")
         return f"{name_ranks(odd)}: {what} {against} since step {step}"
     return (
         f"{name_ranks(group)}: {tag} must be equal and takes {len(clusters)} values since step {step}; "

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     BoolArray = npt.NDArray[np.bool_]
 
 _LEVEL_GAIN = 1 / 32
+_BEGUN_STEPS = 2
+_SMALLEST_NORM = 1e-30
 _BACK_FRACTION = 0.35
 _STEPS_BEFORE_CLOSING = 64
 
@@ -104,10 +106,14 @@ class OutlierDetector:
         if not judged.any():
             return ()
         ids = matrix.tag_ids[judged]
-        values = matrix.columns[Column.MEAN][:, judged]
+        values = _comparable(
+            matrix.columns[Column.MEAN][:, judged], [matrix.tags[index].name for index in ids]
+        )
         grouping = self._groups.local(len(values))
         frozen, excluded = self._suspects(values.shape, ids)
         scores = self._whitener.observe(values, ids, grouping, frozen=frozen, excluded=excluded)
+        if (scores.learnt < _BEGUN_STEPS).any():
+            self._test.clear(scores.learnt < _BEGUN_STEPS, ids)
         ready = (scores.learnt >= self._settings.warmup_steps) & ~frozen
         widening = 1 + self._settings.outlier_widening / np.maximum(scores.learnt, 1)
         alarm = self._test.observe(np.where(ready, scores.score, np.nan), widening, ids)
@@ -116,7 +122,7 @@ class OutlierDetector:
             findings += self._open(matrix, ids, grouping, alarm, excluded)
         return tuple(findings)
 
-    def _suspects(self, shape: tuple[int, int], ids: Int64Array) -> tuple[BoolArray, BoolArray]:
+    def _suspects(self, shape: tuple[int, ...], ids: Int64Array) -> tuple[BoolArray, BoolArray]:
         frozen = np.zeros(shape, dtype=np.bool_)
         excluded = np.zeros(shape, dtype=np.bool_)
         for fault in self._faults:
@@ -264,3 +270,13 @@ def _sentence(
         f"rank {named[0]}: {tag} has moved {direction} its peers since step {first_step}: {number(value)} "
         f"against {number(others)}; the other {peers} ranks of its group agree with each other"
     )
+
+
+def _comparable(values: Float64Array, names: list[str]) -> Float64Array:
+    """Return the values, shape (W, T), with norms as their logarithms: the noise of a norm is a factor."""
+    norms = np.array(["norm" in name for name in names], dtype=np.bool_)
+    if not norms.any():
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithms = np.log(np.maximum(values, _SMALLEST_NORM))
+    return np.where(norms & ~(values < 0).any(axis=0), logarithms, values)

@@ -217,7 +217,7 @@ class SlowDetector:
         if self._steps < _BATCH_STEPS * _BATCHES:
             return findings
         for column, index in enumerate(ids.tolist()):
-            if any(fault.index == index for fault in self._faults) or slow[:, column].any():
+            if self._faults or slow[:, column].any():
                 continue
             excess = self._excess[:, :, index]
             leaders = np.argmax(excess, axis=1)

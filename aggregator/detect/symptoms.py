@@ -122,11 +122,14 @@ def norm_vanished(norm: Float64Array, settings: DetectionSettings) -> Symptom | 
     return Symptom(_SUSTAINED_STEPS - 1, score, f"it vanished, from {number(middle)} to {number(latest)}")
 
 
-def scale_lost(scale: Float64Array) -> Symptom | None:
-    """Return whether the loss scale is pinned at its minimum, or has collapsed within 64 steps."""
+def scale_lost(scale: Float64Array, highest: float) -> Symptom | None:
+    """Return whether the loss scale is pinned at its minimum, or has collapsed within 64 steps.
+
+    highest: the largest scale since training began.
+    """
     if len(scale) < _PINNED_STEPS:
         return None
-    last, highest = float(scale[-1]), float(scale.max())
+    last = float(scale[-1])
     if last <= 1 and (scale[-_PINNED_STEPS:] == last).all() and highest > last:
         words = f"it is pinned at {number(last)}, having been {number(highest)}: every step overflows"
         return Symptom(_PINNED_STEPS - 1, highest / max(last, 1e-300), words)

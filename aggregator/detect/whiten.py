@@ -24,6 +24,10 @@ BoolArray = npt.NDArray[np.bool_]
 _REFRESH_STEPS = 8
 _SCALE_STEPS = 1024
 _LARGEST_PHI = 0.95
+_TURMOIL_GAIN = 1 / 8
+_SMALLEST_CROWD = 3
+_LARGEST_TURMOIL = 8.0
+_NEW_REGIME = 4.0
 
 
 class _Row(IntEnum):
@@ -31,8 +35,8 @@ class _Row(IntEnum):
 
     COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER, LAGGED: mean of the squared
     deviation, and of its product with the one before. PREVIOUS: the last deviation. SCALE: variance of the
-    whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one
-    autocorrelation.
+    whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one autocorrelation.
+    TURMOIL: recent size of the scores of the whole group, 1 when as usual.
     """
 
     COUNT = 0
@@ -44,6 +48,7 @@ class _Row(IntEnum):
     CENTRE = 6
     VARIANCE = 7
     PHI = 8
+    TURMOIL = 9
 
 
 class Scores(NamedTuple):
@@ -136,7 +141,14 @@ class Whitener:
         state[_Row.PREVIOUS] = np.where(first, 0.0, state[_Row.PREVIOUS])
 
         usable = started & np.isfinite(deviation)
-        score = self._learn(state, np.where(usable, deviation, 0.0), usable, usable & ~frozen, floor)
+        score = self._learn(
+            state,
+            np.where(usable, deviation, 0.0),
+            usable=usable,
+            learning=usable & ~frozen,
+            floor=floor,
+            grouping=grouping,
+        )
         sigma = np.maximum(np.sqrt(state[_Row.POWER]), floor)
         return Scores(
             np.where(usable, score, np.nan),
@@ -150,9 +162,11 @@ class Whitener:
         self,
         state: Float64Array,
         deviation: Float64Array,
+        *,
         usable: BoolArray,
         learning: BoolArray,
         floor: Float64Array,
+        grouping: Grouping,
     ) -> Float64Array:
         clip = self._settings.outlier_clip
         count = state[_Row.COUNT]
@@ -164,7 +178,7 @@ class Whitener:
         scale = np.maximum(np.sqrt(state[_Row.SCALE]), floor)
         with np.errstate(divide="ignore", invalid="ignore"):
             bare = np.where(scale > 0, innovation / scale, 0.0)
-        bare = np.clip(bare, -clip, clip)
+        bare = np.clip(bare / _turmoil(state, np.where(learning, bare, np.nan), grouping), -clip, clip)
         error = bare - state[_Row.CENTRE]
         known = np.maximum(count, 1.0)
         variance = np.where(count > 2, np.maximum(state[_Row.VARIANCE], 0.5), 1.0)
@@ -186,6 +200,8 @@ class Whitener:
         state[_Row.VARIANCE] += quick * (error * error * known / (known + 1) - state[_Row.VARIANCE])
         state[_Row.PREVIOUS] = np.where(usable, bounded - move, 0.0)
         state[_Row.COUNT] += learning
+        # Noise that stays several times as large in the whole group is another regime: nothing learnt holds in it.
+        state[:, learning & (state[_Row.TURMOIL] > _NEW_REGIME)] = 0.0
         return score
 
 
@@ -210,6 +226,24 @@ def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:
         now = MAD_TO_SIGMA * median(np.abs(grid - median(grid)[:, None]))[:, None]
         typical = np.where(np.isnan(typical), np.nan_to_num(now), typical)
     return np.where(learnt > 0, np.maximum(learnt, 0.5 * typical), typical)
+
+
+def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Float64Array:
+    """Return by how much the noise of the whole group is larger than usual now, shape (W, T), at least 1.
+
+    When everybody's values jump or get noisier at once, that is nobody's fault. bare: the scores of the ranks that
+    are trusted, else NaN. The median of their sizes sees it in groups of three or more, at once where it is more
+    than twice the usual, and where it lasts from a quarter on.
+    """
+    grid = grouping.gather(np.abs(bare))
+    typical = MAD_TO_SIGMA * median(grid)
+    typical = np.where(np.sum(~np.isnan(grid), axis=1) >= _SMALLEST_CROWD, typical, np.nan)
+    now = grouping.scatter(np.broadcast_to(typical[:, None], grid.shape))
+    known = np.isfinite(now)
+    bounded = np.minimum(now, _LARGEST_TURMOIL)
+    state[_Row.TURMOIL] += np.where(known, _TURMOIL_GAIN * (bounded - state[_Row.TURMOIL]), 0.0)
+    larger = np.maximum(np.where(known, now, 0.0) / 2, state[_Row.TURMOIL] / 1.25)
+    return np.where(state[_Row.COUNT] > _REFRESH_STEPS, np.maximum(larger, 1.0), 1.0)
 
 
 def _refresh_phi(state: Float64Array, grouping: Grouping) -> None:
