@@ -58,7 +58,11 @@ class Link:
             f"the connection to {endpoint} is refused: the key is missing on one side, or it is another one; "
             "--key must name the same file on every machine",
         )
-        self._socket.connect(endpoint)
+        try:
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()  # a context that is only collected would wait for its socket for ever
+            raise TransportError(f"cannot connect to {endpoint}: {error.strerror}") from error
 
     @property
     def turned_away(self) -> int:
@@ -211,6 +215,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT_BYTES)
+    socket.setsockopt(zmq.IPV6, 1)
     if endpoint.startswith("tcp://"):
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MILLISECONDS)
