@@ -19,27 +19,33 @@ from mindspore.train import Callback
 from typing_extensions import Self
 
 from rankside.config import RankConfig
-from rankside.errors import ConfigError
 from rankside.schedule import Schedule
 from rankside.training.collector import Draft, Training
 from rankside.training.collector_group import CollectorGroup
+from rankside.training.evaluation import evaluation_numbers
+from rankside.training.fingerprint import Fingerprint
 from rankside.training.gradient_probe import GradientProbe
+from rankside.training.graph import NetworkGraph
+from rankside.training.hparams import HyperParameters
 from rankside.training.initial_step import initial_step
 from rankside.training.learning_rate import LearningRate
 from rankside.training.loss import Loss
 from rankside.training.loss_scale import LossScale
 from rankside.training.memory import Memory
+from rankside.training.options import MonitorOptions
 from rankside.training.process_record import process_record
 from rankside.training.progress import Progress
 from rankside.training.self_watch import SelfWatch
 from rankside.training.step_output import read_output
 from rankside.training.tensor_value import later
 from rankside.training.times import Times
+from rankside.training.weights import WeightHistograms, WeightNorms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rankside.training.collector import Collector
     from rankside.training.process_record import ProcessRecord
 
 logger = logging.getLogger("crossrank")
@@ -55,6 +61,13 @@ class RankMonitor(Callback):  # type: ignore[misc]
         `initial_epoch` and mindformers' resumed step are.
     gradient_norms: whether to put a probe into the train cell for the gradients' norms.
     layer_norms_every: steps between two records of the gradient norm of every parameter; 0 for none.
+    fingerprint_every: steps between two digests of a part of the parameters, to be compared across replicas;
+        0 for none.
+    weights_every: steps between two records of every parameter's norm and of how far the step moved it, and of
+        the histograms; 0 for none.
+    histograms: pattern for the names of the parameters whose histograms are recorded, such as `*.weight`.
+    hparams: hyper-parameters of the user, beside those that the training tells by itself.
+    graph: whether to record the compiled network's graph, on rank 0.
 
     Raises `ConfigError` where an argument cannot be used.
     """
@@ -68,33 +81,31 @@ class RankMonitor(Callback):  # type: ignore[misc]
         initial_step: int | None = None,
         gradient_norms: bool = True,
         layer_norms_every: int = 0,
+        fingerprint_every: int = 100,
+        weights_every: int = 0,
+        histograms: str | None = None,
+        hparams: Mapping[str, bool | int | float | str] | None = None,
+        graph: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(gradient_norms, bool):
-            raise ConfigError(f"gradient_norms={gradient_norms!r}: True or False is expected")
-        _require_steps("layer_norms_every", layer_norms_every)
-        _require_steps("log_every", log_every)
-        if initial_step is not None:
-            _require_steps("initial_step", initial_step)
+        options = MonitorOptions(
+            log_every=log_every,
+            initial_step=initial_step,
+            gradient_norms=gradient_norms,
+            layer_norms_every=layer_norms_every,
+            fingerprint_every=fingerprint_every,
+            weights_every=weights_every,
+            histograms=histograms,
+            hparams=hparams or {},
+            graph=graph,
+        )
         self._config = RankConfig.from_environment(logdir=logdir, every=every)
         self._initial_step = initial_step
         self._schedule = Schedule(self._config.every)
         self._record: ProcessRecord | None = None
         self._times = Times()
         self._self_watch = SelfWatch()
-        probe = GradientProbe(layers_every=layer_norms_every) if gradient_norms else None
-        self._group = CollectorGroup(
-            [
-                *([probe] if probe else []),
-                Loss(),
-                LearningRate(self._reports, probe),
-                LossScale(probe),
-                self._times,
-                Memory(),
-                self._self_watch,
-                *([Progress(log_every)] if log_every else []),
-            ]
-        )
+        self._group = CollectorGroup(self._collectors(options))
         self._depth = 0
         self._training = False
         self._begun = False
@@ -204,17 +215,20 @@ class RankMonitor(Callback):  # type: ignore[misc]
 
     def _begin_training(self, parameters: Any) -> None:
         self._record = process_record(self._own_config())
-        known = self._initial_step if self._initial_step is not None else initial_step(parameters)
+        known = initial_step(parameters) if self._initial_step is None else self._initial_step
         self._steps_done = int(parameters.get("cur_step_num", 0))
         self._base = self._record.begin(known, counted=self._steps_done)
         self._step = self._record.last_step
         network = parameters.get("train_network")
+        optimizer = parameters.get("optimizer") or getattr(network, "optimizer", None)
         self._group.train_begin(
             Training(
                 parameters=parameters,
                 run_context=self._run_context,
                 network=network,
-                optimizer=parameters.get("optimizer") or getattr(network, "optimizer", None),
+                optimizer=optimizer,
+                # Of the train cell's own parameters, the optimizer's state counts as trainable, too.
+                weights=list(getattr(optimizer, "parameters", None) or network.trainable_params()),
                 recorder=self._record.recorder,
                 rank=self._config.rank,
                 world_size=self._config.world_size,
@@ -233,18 +247,34 @@ class RankMonitor(Callback):  # type: ignore[misc]
             self._record.recorder.flush()
 
     def _record_evaluation(self, parameters: Any) -> None:
-        results = {**(parameters.get("metrics") or {}), **(parameters.get("eval_results") or {})}
         if self._record is None:
             self._record = process_record(self._own_config())
             self._record.begin(self._initial_step or 0)
-        numbers = {
-            f"eval/{name.removeprefix('eval_')}": later(value)
-            for name, value in results.items()
-            if getattr(value, "size", 1) == 1 and not isinstance(value, (str, dict, list, tuple))
-        }
-        for name in sorted(results.keys() - {tag.removeprefix("eval/") for tag in numbers} - {"eval_loss"}):
+        numbers, others = evaluation_numbers(parameters)
+        for name in others:
             self._warn_once(f"the evaluation metric {name} is not one number and is not recorded")
         self._record.recorder.report(self._record.last_step, numbers)
+
+    def _collectors(self, options: MonitorOptions) -> list[Collector]:
+        # The probe comes first, since others ask it what it records; the progress line last, since it shows
+        # what the others found; and the costly ones after the times, which they would otherwise be part of.
+        probe = GradientProbe(layers_every=options.layer_norms_every) if options.gradient_norms else None
+        collectors: list[Collector | None] = [
+            probe,
+            Loss(),
+            LearningRate(self._reports, probe),
+            LossScale(probe),
+            self._times,
+            Memory(),
+            Fingerprint(options.fingerprint_every) if options.fingerprint_every else None,
+            WeightNorms(options.weights_every) if options.weights_every else None,
+            WeightHistograms(options.histograms, every=options.weights_every) if options.histograms else None,
+            HyperParameters(options.hparams),
+            NetworkGraph() if options.graph else None,
+            self._self_watch,
+            Progress(options.log_every) if options.log_every else None,
+        ]
+        return [collector for collector in collectors if collector is not None]
 
     def _own_config(self) -> RankConfig:
         # Without msrun, as under mpirun, only the communication group knows the rank; a process without
@@ -275,8 +305,3 @@ class RankMonitor(Callback):  # type: ignore[misc]
         if message not in self._warned:
             self._warned.add(message)
             logger.warning(message)
-
-
-def _require_steps(name: str, value: object) -> None:
-    if type(value) is not int or value < 0:
-        raise ConfigError(f"{name}={value!r}: a number of steps, 0 or more, is expected")

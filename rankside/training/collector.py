@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from rankside.recorder import Recorder
     from rankside.training.step_output import StepOutput
@@ -24,6 +24,7 @@ class Training:
     parameters: MindSpore's callback parameters; reading a missing one raises KeyError, so use `get`.
     run_context: the run context that holds them.
     network: the train cell, with loss and optimizer. optimizer: None where the train cell has none.
+    weights: the parameters that are trained.
     recorder: where values that belong to no step go.
     rank: this process's rank. world_size: number of ranks.
     base: what to add to `cur_step_num` to get the step. counted: `cur_step_num` before the first step.
@@ -33,6 +34,7 @@ class Training:
     run_context: Any
     network: Any
     optimizer: Any
+    weights: Sequence[Any]
     recorder: Recorder
     rank: int
     world_size: int

@@ -86,7 +86,7 @@ class GradientProbe(Collector):
                 rates=distinct_rates(optimizer),
                 global_step=getattr(optimizer, "global_step", None),
                 scale=getattr(network, "scale_sense", None),
-                layers=len(network.weights) if self._layers_every else 0,
+                layers=len(training.weights) if self._layers_every else 0,
             )
         network.grad_reducer = probe
         self._network = network
@@ -98,7 +98,7 @@ class GradientProbe(Collector):
             has_total=probe.reduces or training.world_size == 1,
             has_scale=probe.scale is not None,
             rate_names=[tag.name for tag in rate_tags(len(probe.rates))] if probe.rates else [],
-            layer_names=[f"local-grad-norm/{p.name}" for p in network.weights] if probe.layers else [],
+            layer_names=[f"local-grad-norm/{p.name}" for p in training.weights] if probe.layers else [],
         )
         self._log_earlier = training.recorder.log
         training.recorder.describe(_norm_tag(probe), *map(_layer_tag, self._reading.layer_names))
@@ -171,7 +171,7 @@ def _layer_tag(name: str) -> Tag:
 
 def _obstacle(network: Any) -> str:
     """Return why the probe cannot be put into this train cell, or nothing."""
-    if not isinstance(getattr(network, "grad_reducer", None), nn.Cell) or not hasattr(network, "weights"):
+    if not isinstance(getattr(network, "grad_reducer", None), nn.Cell):
         return f"the train cell {type(network).__name__} has no gradient reducer"
     parallel_mode = mindspore.get_auto_parallel_context("parallel_mode")
     if parallel_mode not in ("stand_alone", "data_parallel"):

@@ -15,21 +15,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def reader(run_dir: Path, *, rank: int = 0) -> EventAccumulator:
+    """Return TensorBoard's reader of a rank's folder, with everything read."""
+    events = EventAccumulator(str(run_dir / f"rank_{rank}"), size_guidance={"scalars": 0, "tensors": 0})
+    events.Reload()
+    return events
+
+
 def curve(run_dir: Path, tag: str, *, rank: int = 0) -> dict[int, float]:
     """Return the values of a tag by step; a step that occurs twice fails."""
-    reader = EventAccumulator(str(run_dir / f"rank_{rank}"), size_guidance={"scalars": 0, "tensors": 0})
-    reader.Reload()
-    if tag not in reader.Tags()["scalars"]:
+    events = reader(run_dir, rank=rank)
+    if tag not in events.Tags()["scalars"]:
         return {}
-    points = [(event.step, event.value) for event in reader.Scalars(tag)]
+    points = [(event.step, event.value) for event in events.Scalars(tag)]
     assert len({step for step, _ in points}) == len(points), f"{tag} has a step twice"
     return dict(points)
 
 
 def tags(run_dir: Path, *, rank: int = 0) -> set[str]:
-    reader = EventAccumulator(str(run_dir / f"rank_{rank}"))
-    reader.Reload()
-    return set(reader.Tags()["scalars"])
+    return set(reader(run_dir, rank=rank).Tags()["scalars"])
 
 
 def network(*, width: int = 8, seed: int = 1) -> nn.Cell:
