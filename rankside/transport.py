@@ -215,7 +215,7 @@ def _socket(context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str) -
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_LIMIT_BYTES)
-    socket.setsockopt(zmq.IPV6, 1)
+    socket.setsockopt(zmq.IPV6, "[" in endpoint)
     if endpoint.startswith("tcp://"):
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MILLISECONDS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MILLISECONDS)

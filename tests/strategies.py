@@ -36,9 +36,7 @@ def runs(draw, *, max_ranks=4, max_steps=8, tags=TAGS[:3]):
     for rank in range(ranks):
         steps = sorted(draw(st.sets(st.integers(1, max_steps), min_size=1)))
         names = st.lists(st.sampled_from(tags), unique=True, min_size=1)
-        run.append(
-            [Sample(rank, step, {n: draw(plain_numbers) for n in draw(names)}) for step in steps]
-        )
+        run.append([Sample(rank, step, {n: draw(plain_numbers) for n in draw(names)}) for step in steps])
     return run
 
 
@@ -96,4 +94,9 @@ def across_ranks(values):
     if not len(finite):
         return (np.nan,) * 4
     mean = finite.sum() / len(finite)
-    return float(mean), float(np.sqrt(((finite - mean) ** 2).sum() / len(finite))), float(finite.min()), float(finite.max())
+    return (
+        float(mean),
+        float(np.sqrt(((finite - mean) ** 2).sum() / len(finite))),
+        float(finite.min()),
+        float(finite.max()),
+    )

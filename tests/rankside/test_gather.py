@@ -15,7 +15,7 @@ from rankside.tags import Tag, TagKind
 from rankside.window import Column
 
 
-def gather(steps, every=1, value=lambda step: float(step)):
+def gather(steps, every=1, value=float):
     gatherer = Gatherer(Schedule(every))
     reports = [r for step in steps for r in gatherer.add(step, {"loss": value(step)}, step / 10)]
     return reports + gatherer.finish()
@@ -71,7 +71,9 @@ def test_what_is_logged_after_the_report_of_a_step_makes_a_further_report_of_it(
     gatherer.add(10, {"own": 2.0}, 0.0)
     (report,) = gatherer.settle()
     assert (report.step, counts([report])) == (10, [1])
-    assert ends([r for s in range(11, 16) for r in gatherer.add(s, {"loss": 1.0}, 0.0)] + gatherer.finish()) == [15]
+    assert ends(
+        [r for s in range(11, 16) for r in gatherer.add(s, {"loss": 1.0}, 0.0)] + gatherer.finish()
+    ) == [15]
 
 
 def test_a_step_that_comes_out_of_order_ends_no_window():
@@ -128,7 +130,10 @@ def test_a_declared_tag_keeps_its_declaration_and_a_known_name_its_meaning():
 
 @given(
     st.sets(st.integers(0, 200), min_size=1).map(sorted),
-    st.one_of(st.integers(1, 40), st.dictionaries(st.integers(1, 150), st.integers(1, 30)).map(lambda d: {0: 3, **d})),
+    st.one_of(
+        st.integers(1, 40),
+        st.dictionaries(st.integers(1, 150), st.integers(1, 30)).map(lambda d: {0: 3, **d}),
+    ),
     st.data(),
 )
 def test_windows_partition_the_steps_whatever_the_schedule(steps, every, data):
@@ -142,13 +147,18 @@ def test_windows_partition_the_steps_whatever_the_schedule(steps, every, data):
         column = report.columns[:, 0]
         finite = int(np.isfinite(inside).sum())
         assert column[[Column.COUNT, Column.NONFINITE]].tolist() == [finite, len(inside) - finite]
-        assert np.allclose(column[[Column.MEAN, Column.MIN, Column.MAX]], [mean, low, high], atol=1e-10, equal_nan=True)
-        assert np.allclose(column[Column.M2], std**2 * finite if finite else np.nan, atol=1e-8, equal_nan=True)
+        assert np.allclose(
+            column[[Column.MEAN, Column.MIN, Column.MAX]], [mean, low, high], atol=1e-10, equal_nan=True
+        )
+        assert np.allclose(
+            column[Column.M2], std**2 * finite if finite else np.nan, atol=1e-8, equal_nan=True
+        )
         first = report.step
 
 
 @pytest.mark.parametrize(
-    "every", [0, -1, 1.5, True, None, "5", [1, 2], {}, {1: 2}, {0: 0}, {0: 1, -5: 2}, {0: 1, 5: 2.0}, {"0": 1}]
+    "every",
+    [0, -1, 1.5, True, None, "5", [1, 2], {}, {1: 2}, {0: 0}, {0: 1, -5: 2}, {0: 1, 5: 2.0}, {"0": 1}],
 )
 def test_a_schedule_that_cannot_be_kept_is_refused_with_what_is_expected(every):
     with pytest.raises(ConfigError, match="every="):
