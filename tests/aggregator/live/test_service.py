@@ -1,0 +1,223 @@
+"""The service on a real socket: bad peers are refused and counted, and the ranks beside them are served."""
+
+from __future__ import annotations
+
+import msgpack
+import numpy as np
+import pytest
+
+from aggregator.align import Aligner
+from aggregator.live.service import Service
+from rankside import window, wire
+from rankside.gather import Report
+from rankside.tags import Tag
+from rankside.transport import Hub, Link
+from rankside.uplink import Uplink
+
+TAGS = [Tag("loss"), Tag("own")]
+
+
+def hello(rank, *, run="run", incarnation=5, world_size=2):
+    return wire.Hello(run, rank, incarnation, world_size, "host", 1, {})
+
+
+def block(*rows, step=1, ids=(0,)):
+    array = np.array(rows, np.int64)
+    columns = window.single(np.ones((len(rows), len(ids))))
+    return wire.Block(step, array, np.zeros(len(rows)), np.array(ids, np.int64), columns)
+
+
+class Bench:
+    """A service on a hub, driven by the test in one thread."""
+
+    def __init__(self, folder):
+        self.hub = Hub(f"ipc://{folder}/a")
+        self.endpoint = f"ipc://{folder}/a"
+        self.closers = [self.hub]
+        self.now = 0.0
+        self.restart()
+
+    def restart(self):
+        self.aligner = Aligner(world_size=2, max_wait_seconds=1e9)
+        self.service = Service(self.aligner, run="run", send=self.hub.send)
+        self.closed = []
+
+    def rank(self, number, **changes):
+        uplink = Uplink(
+            self.endpoint, hello(number, **changes), TAGS, buffer_bytes=1 << 20, heartbeat_seconds=0.01
+        )
+        self.closers.append(uplink)
+        return uplink
+
+    def peer(self):
+        link = Link(self.endpoint)
+        self.closers.append(link)
+        return link
+
+    def turn(self, *uplinks):
+        self.now += 1.0
+        for uplink in uplinks:
+            uplink.pump(now=self.now, step=1, phase="x", phase_seconds=0.5, wait_seconds=0.005)
+        for identity, payload in self.hub.receive(wait_seconds=0.005, at_most=100):
+            self.service.take(identity, payload, now=self.now)
+        self.closed += [matrix.step for matrix in self.aligner.close(now=self.now)]
+        self.service.store()
+        getattr(self.service, "acknowledge", lambda: None)()
+
+
+@pytest.fixture
+def bench(socket_folder):
+    here = Bench(socket_folder)
+    yield here
+    for each in reversed(here.closers):
+        each.close()
+
+
+def report(step):
+    return Report(step, np.array([0, 1]), window.single(np.array([1.0, 2.0])), 0.0)
+
+
+def serves(bench, within, ranks, step):
+    """Whether a step of these ranks is taken, closed and acknowledged."""
+    for rank in ranks:
+        rank.put(report(step))
+
+    def done():
+        bench.turn(*ranks)
+        return step in bench.closed and all(rank.delivered for rank in ranks)
+
+    within(done)
+
+
+def test_ranks_are_heard_and_their_steps_close(bench, within):
+    ranks = [bench.rank(0), bench.rank(1)]
+    for step in range(1, 4):
+        serves(bench, within, ranks, step)
+    assert bench.closed == [1, 2, 3]
+    assert [member.phase for member in bench.service.members] == ["x", "x"]
+    for rank in ranks:
+        rank.say_goodbye("")
+    within(lambda: bench.turn() or bench.service.members.all_gone)
+
+
+def test_a_service_that_starts_anew_gets_everything_that_was_not_acknowledged(bench, within):
+    ranks = [bench.rank(0), bench.rank(1)]
+    bench.service.store = lambda: None
+    for step in range(1, 4):
+        serves(bench, within, ranks, step)
+    bench.restart()
+
+    def done():
+        bench.turn(*ranks)
+        return bench.closed == [1, 2, 3]
+
+    within(done)
+
+
+def test_a_rank_of_another_run_is_refused_and_says_why(bench, within):
+    stranger, ranks = bench.rank(0, run="other"), [bench.rank(0), bench.rank(1)]
+    within(lambda: bench.turn(stranger) or stranger.refusal)
+    assert "serves run run, not other" in stranger.refusal
+    serves(bench, within, ranks, 1)
+
+
+def test_an_older_start_of_a_rank_is_refused_once_a_newer_one_is_there(bench, within):
+    ranks = [bench.rank(0), bench.rank(1)]
+    serves(bench, within, ranks, 1)
+    older = bench.rank(1, incarnation=4)
+    within(lambda: bench.turn(older, *ranks) or older.refusal)
+    assert "later start" in older.refusal
+    serves(bench, within, ranks, 2)
+
+
+def test_a_newer_start_of_a_rank_takes_its_place(bench, within):
+    ranks = [bench.rank(0), bench.rank(1)]
+    serves(bench, within, ranks, 1)
+    serves(bench, within, [ranks[0], bench.rank(1, incarnation=6)], 2)
+    assert len(bench.service.members) == 2
+
+
+INTRODUCTION = [hello(1, incarnation=1), wire.Tags(0, tuple(TAGS))]
+BAD_PEERS = {
+    "garbage": [b"\x00\xff garbage"],
+    "nothing": [b""],
+    "invalid after hello": [hello(1, incarnation=1), b"\xc1"],
+    "unknown kind": [msgpack.packb([99])],
+    "a message that goes downward": [*INTRODUCTION, wire.Unknown()],
+    "a tag twice": [hello(1, incarnation=1), wire.Tags(0, (TAGS[0], TAGS[0])), block((1, 1, 1), ids=(0, 1))],
+    "endless nesting": [b"\x91" * 10_000],
+}
+
+
+@pytest.mark.parametrize("messages", BAD_PEERS.values(), ids=BAD_PEERS.keys())
+def test_a_bad_peer_is_refused_and_counted_and_the_ranks_are_served_on(bench, within, messages):
+    bad = bench.peer()
+    for message in messages:
+        bad.send(message if isinstance(message, bytes) else wire.encode(message))
+    within(lambda: bench.turn() or bench.service.counters["refused"])
+    answers = []
+    within(lambda: answers.extend(bad.receive(wait_seconds=0.02)) or answers)
+    assert isinstance(wire.decode(answers[-1]), wire.Refused)
+    serves(bench, within, [bench.rank(0), bench.rank(1)], 1)
+
+
+UNTIMELY = {
+    "block of a rank it does not speak for": [*INTRODUCTION, block((0, 1, 1))],
+    "block of an incarnation it does not speak for": [*INTRODUCTION, block((1, 3, 1))],
+    "heartbeat of another rank": [*INTRODUCTION, wire.Heartbeat((wire.Beat(0, 5, 9, 9, 9, "", 0.0),))],
+    "goodbye of another rank": [*INTRODUCTION, wire.Goodbye(0, 5, 9, "")],
+}
+
+
+@pytest.mark.parametrize("messages", UNTIMELY.values(), ids=UNTIMELY.keys())
+def test_who_speaks_for_another_rank_is_not_heard_and_counted(bench, within, messages):
+    bad, ranks = bench.peer(), [bench.rank(0), bench.rank(1)]
+    serves(bench, within, ranks, 1)
+    for message in messages:
+        bad.send(wire.encode(message))
+    within(
+        lambda: bench.turn(*ranks) or bench.service.counters["foreign"] or bench.service.counters["refused"]
+    )
+    serves(bench, within, ranks, 2)
+    assert bench.service.lost == 0
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [hello(1), block((1, 5, 1))],
+        [*[hello(1), wire.Tags(0, tuple(TAGS))], block((1, 5, 1), ids=(7,))],
+        [hello(1), wire.Tags(3, tuple(TAGS))],
+        [wire.Tags(0, tuple(TAGS))],
+        [block((1, 5, 1))],
+        [wire.Goodbye(1, 5, 3, "")],
+    ],
+    ids=[
+        "block before tags",
+        "unknown tag",
+        "tags from the middle",
+        "tags first",
+        "block first",
+        "goodbye first",
+    ],
+)
+def test_what_builds_on_a_message_that_is_missing_has_the_peer_begin_again(bench, within, messages):
+    peer = bench.peer()
+    for message in messages:
+        peer.send(wire.encode(message))
+    answers = []
+
+    def asked():
+        bench.turn()
+        answers.extend(map(wire.decode, peer.receive(wait_seconds=0.01)))
+        return wire.Unknown() in answers
+
+    within(asked)
+    serves(bench, within, [bench.rank(0), bench.rank(1)], 1)
+
+
+def test_a_message_of_several_frames_is_refused(bench, within):
+    peer = bench.peer()
+    peer._socket.send_multipart([wire.encode(hello(1)), wire.encode(INTRODUCTION[1])])
+    within(lambda: bench.turn() or bench.service.counters["refused"])
+    serves(bench, within, [bench.rank(0), bench.rank(1)], 1)

@@ -1,0 +1,187 @@
+"""The recorder in a training loop: whatever goes wrong, training goes on and the rank's file has what was logged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rankside.config import RankConfig
+from rankside.recorder import Recorder
+from rankside.tags import Tag
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return tmp_path / "run"
+
+
+def record(run_dir, steps=range(1, 101), *, log=None, start=0, failed=None, **settings):
+    recorder = Recorder(RankConfig(run_dir=run_dir, **settings))
+    recorder.start(initial_step=start)
+    for step in steps:
+        recorder.log(step, log(step) if log else {"loss": step / 4})
+    recorder.finish(failed=failed)
+    return recorder
+
+
+def read(run_dir, tag="loss", rank=0):
+    """Return [(step, value)] as TensorBoard shows them."""
+    accumulator = EventAccumulator(str(run_dir / f"rank_{rank}"), {"scalars": 0})
+    accumulator.Reload()
+    if tag not in accumulator.Tags()["scalars"]:
+        return []
+    return [(event.step, event.value) for event in accumulator.Scalars(tag)]
+
+
+def test_without_an_aggregator_the_file_is_whole_and_finish_comes_back(run_dir, socket_folder):
+    recorder = record(run_dir, endpoint=f"ipc://{socket_folder}/nobody")
+    assert read(run_dir) == [(step, step / 4) for step in range(1, 101)]
+    assert not recorder.counters["failed"]
+
+
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "nonsense", "tcp://10.0.0.1:5"])
+def test_an_endpoint_that_cannot_be_used_leaves_the_file_whole_and_is_counted(run_dir, endpoint):
+    recorder = record(run_dir, endpoint=endpoint)
+    assert len(read(run_dir)) == 100
+    assert recorder.counters["failed"] == 1
+
+
+def test_a_folder_that_cannot_be_made_disturbs_nothing_and_is_counted(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    recorder = record(tmp_path / "file" / "run")
+    assert recorder.counters["failed"] == 1
+
+
+def test_a_full_queue_drops_what_is_newest_and_counts_it(run_dir, within):
+    recorder = Recorder(RankConfig(run_dir=run_dir, queue_limit=10))
+    gate = threading.Event()
+    taken = threading.Event()
+    recorder.start()
+    recorder.log(1, {"loss": lambda: taken.set() or float(gate.wait(30))})
+    within(taken.is_set)
+    for step in range(2, 102):
+        recorder.log(step, {"loss": 0.0})
+    gate.set()
+    recorder.finish()
+    assert [step for step, _ in read(run_dir)] == list(range(1, 12))
+    assert recorder.counters["dropped"] == 90
+
+
+def test_a_callable_that_raises_is_counted_and_the_others_are_recorded(run_dir):
+    def broken():
+        raise RuntimeError("broken")
+
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    recorder.start()
+    for step in range(1, 6):
+        recorder.log(
+            step,
+            {"bad": broken, "good": lambda: 1.0, "text": "x", "": 1.0, "a\nb": 1.0, 5: 1.0, "x" * 600: 1.0},
+            deferred=[broken, lambda: {"late": np.array([2.0], np.float32), "none": None}],
+        )
+    recorder.log(-1, {"good": 1.0})
+    recorder.log("six", {"good": 1.0})
+    recorder.log(np.int64(7), {"good": np.float32(3.0)})
+    recorder.record(3, broken)
+    recorder.record_event(broken)
+    recorder.finish()
+    assert read(run_dir, "good") == [*((step, 1.0) for step in range(1, 6)), (7, 3.0)]
+    assert read(run_dir, "late") == [(step, 2.0) for step in range(1, 6)]
+    assert recorder.counters["failed"] == 5 * 8 + 4
+
+
+def test_every_method_does_nothing_in_the_scheduler_process(run_dir):
+    before = threading.active_count()
+    recorder = Recorder(RankConfig(run_dir=run_dir, active=False))
+    recorder.start()
+    recorder.log(1, {"loss": 1.0})
+    recorder.report(1, {"loss": 1.0})
+    recorder.describe(Tag("x"))
+    recorder.phase("x")
+    recorder.flush()
+    assert threading.active_count() == before
+    recorder.finish()
+    assert not run_dir.exists()
+
+
+def test_a_forked_child_leaves_the_parents_file_alone(run_dir):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    recorder.start()
+    recorder.log(1, {"loss": 1.0})
+    child = os.fork()
+    if child == 0:
+        recorder.log(2, {"loss": 666.0})
+        recorder.flush()
+        recorder.finish()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    recorder.log(3, {"loss": 3.0})
+    recorder.finish()
+    assert read(run_dir) == [(1, 1.0), (3, 3.0)]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_value_that_is_not_finite_is_in_the_file_at_once(run_dir, within, value):
+    recorder = Recorder(RankConfig(run_dir=run_dir, flush_seconds=1000.0))
+    recorder.start()
+    recorder.log(1, {"loss": 1.0})
+    recorder.log(2, {"loss": value})
+    within(lambda: run_dir.exists() and len(read(run_dir)) == 2)
+    recorder.finish()
+
+
+def test_a_restart_goes_on_in_the_folder_and_tensorboard_shows_the_newer_points(run_dir):
+    record(run_dir, range(1, 11), log=lambda step: {"loss": 1.0})
+    record(run_dir, range(6, 13), log=lambda step: {"loss": 2.0}, start=5)
+    assert read(run_dir) == [(s, 1.0) for s in range(1, 6)] + [(s, 2.0) for s in range(6, 13)]
+
+
+def test_beginning_again_at_an_earlier_step_drops_the_void_points(run_dir):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    for start, value in ((0, 1.0), (5, 2.0)):
+        recorder.start(initial_step=start)
+        for step in range(start + 1, 11):
+            recorder.log(step, {"loss": value})
+    recorder.finish()
+    assert read(run_dir) == [(s, 1.0) for s in range(1, 6)] + [(s, 2.0) for s in range(6, 11)]
+
+
+def test_a_windows_last_steps_are_written_at_the_end(run_dir):
+    record(run_dir, range(1, 26), every=10)
+    assert read(run_dir) == [(1, 0.25), (10, 6 / 4), (20, 15.5 / 4), (25, 23 / 4)]
+
+
+def test_values_that_are_logged_while_finishing_are_not_lost_behind_a_slow_one(run_dir):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    recorder.start()
+    for step in range(1, 2001):
+        recorder.log(step, {"loss": float(step)})
+    recorder.finish(timeout_seconds=20.0)
+    assert len(read(run_dir)) == 2000
+
+
+def test_a_killed_rank_has_in_its_file_what_was_logged_before_the_last_flush(run_dir, within):
+    code = (
+        "import sys, time; from pathlib import Path; from rankside import RankConfig, Recorder\n"
+        "recorder = Recorder(RankConfig(run_dir=Path(sys.argv[1]), flush_seconds=0.2)); recorder.start()\n"
+        "for step in range(1, 51): recorder.log(step, {'loss': 1.0})\n"
+        "print('logged', flush=True); time.sleep(60)\n"
+    )
+    rank = subprocess.Popen([sys.executable, "-c", code, str(run_dir)], stdout=subprocess.PIPE)
+    try:
+        assert rank.stdout.readline() == b"logged\n"
+        within(lambda: len(read(run_dir)) == 50)
+    finally:
+        rank.send_signal(signal.SIGKILL)
+        rank.wait()
+        rank.stdout.close()
+    assert len(read(run_dir)) == 50
+    record(run_dir, range(41, 61), start=40)
+    assert [step for step, _ in read(run_dir)] == list(range(1, 61))
