@@ -34,13 +34,11 @@ def read_output(outputs: Any) -> StepOutput:
     if isinstance(outputs, dict):
         loss = outputs.get("loss")
         return StepOutput(loss=loss if loss is not None else _first_tensor(outputs.values()))
-    if not isinstance(outputs, (tuple, list)):
-        return StepOutput(loss=outputs)
-    if len(outputs) >= 3 and _is_flag(outputs[1]):
+    if isinstance(outputs, (tuple, list)) and len(outputs) >= 3 and _is_flag(outputs[1]):
         loss, overflow, scale, *more = outputs
         rate, norm, local_norms = (*more, None, None, None)[:3]
         return StepOutput(loss, overflow, scale, rate, norm, local_norms)
-    return StepOutput(loss=_first_tensor(outputs))
+    return StepOutput(loss=_first_tensor((outputs,)))
 
 
 def _is_flag(value: Any) -> bool:

@@ -1,0 +1,112 @@
+"""Where the time between two steps goes, on a clock that only the test moves."""
+
+from __future__ import annotations
+
+import pytest
+from mindspore.train import RunContext
+
+from rankside.training import times
+from rankside.training.collector import Draft, Training
+from rankside.training.step_output import StepOutput
+
+
+class Phases:
+    """Takes the place of a recorder; the times collector only tells it phases."""
+
+    def __init__(self):
+        self.said = []
+
+    def phase(self, name):
+        self.said.append(name)
+
+
+class Clocked:
+    """A training whose parts take as long as the test says, in seconds."""
+
+    def __init__(self, monkeypatch, *, batch=None):
+        self.now = 100.0
+        monkeypatch.setattr(times, "perf_counter", lambda: self.now)
+        self.parameters = {"train_dataset_element": batch}
+        self.context = RunContext(self.parameters)
+        self.recorder = Phases()
+        self.collector = times.Times()
+        self.collector.train_begin(
+            Training(
+                parameters=self.parameters,
+                run_context=self.context,
+                network=None,
+                optimizer=None,
+                weights=[],
+                recorder=self.recorder,
+                rank=0,
+                world_size=1,
+                base=0,
+                counted=0,
+            )
+        )
+        self.serial = 0
+
+    def step(self, *, data=0.0, inside=0.0, callbacks=0.0, evaluating=0.0, steps=1, asks=True):
+        """Run one step, or one dataset sink of so many steps, and return what it reported."""
+        self.now += data
+        self.collector.step_begin(self.serial + 1)
+        self.now += inside
+        self.serial += steps
+        draft = Draft(step=self.serial, serial=self.serial, steps=steps, reports=True, output=StepOutput())
+        self.collector.step_end(draft)
+        self.now += callbacks
+        if asks:
+            assert self.context.get_stop_requested() is False
+        if evaluating:
+            self.now += evaluating
+            self.collector.exclude(evaluating)
+        return draft.values
+
+
+def test_the_first_step_has_no_times(monkeypatch):
+    assert Clocked(monkeypatch).step(data=1.0, inside=60.0) == {}
+
+
+def test_data_callbacks_and_step_add_up_to_the_iteration(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.step(callbacks=0.003)
+    values = training.step(data=0.005, inside=0.020)
+    assert values == pytest.approx({"iteration-time": 28.0, "data-time": 5.0, "host-time": 8.0})
+
+
+def test_an_evaluation_between_two_steps_is_nobodys_time(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.step(callbacks=0.003, evaluating=7.0)
+    values = training.step(data=0.005, inside=0.020)
+    assert values == pytest.approx({"iteration-time": 28.0, "data-time": 5.0, "host-time": 8.0})
+
+
+def test_the_times_of_a_dataset_sink_are_those_of_one_of_its_steps(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.step(steps=10, asks=False)
+    values = training.step(data=0.05, inside=0.95, steps=10, asks=False)
+    assert values == pytest.approx({"iteration-time": 100.0, "data-time": 5.0, "host-time": 5.0})
+
+
+def test_throughput_counts_this_ranks_samples(monkeypatch):
+    class Batch:
+        shape = (32, 4)
+
+    training = Clocked(monkeypatch, batch=(Batch(), Batch()))
+    training.step()
+    assert training.step(inside=0.5)["throughput"] == pytest.approx(64.0)
+
+
+def test_the_rank_is_said_to_fetch_data_once_the_callbacks_are_done(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.step()
+    assert training.recorder.said == ["fetching data"]
+
+
+def test_the_run_context_gets_its_own_method_back_and_still_stops(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.context.request_stop()
+    assert training.context.get_stop_requested() is True
+    training.collector.train_end()
+    assert "get_stop_requested" not in vars(training.context)
+    assert training.context.get_stop_requested() is True
