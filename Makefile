@@ -1,8 +1,9 @@
 # Needs python3 (3.10 to 3.12) with venv, make and a package index; everything else goes into .venv.
 #
-#   make demo    four ranks under msrun on this CPU, one of them silently damaged
+#   make demo    four ranks under msrun on this CPU, one of them silently damaged; DEMO=--healthy, DEMO=--tensorboard
 #   make test    everything that has to hold
 #   make quick   the same without the tests that start real msrun workers
+#   make lint    ruff, mypy and the import linter
 #   make clean   remove .venv, caches and runs
 
 PYTHON ?= python3
@@ -10,8 +11,10 @@ BIN := .venv/bin
 # Rank processes and test workers share a few cores; one thread each keeps them from standing in each other's way.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test quick lint clean
-.DEFAULT_GOAL := demo
+.PHONY: help demo test quick lint clean
+
+help:
+	@sed -n 's/^#   //p' $(firstword $(MAKEFILE_LIST))
 
 demo: .venv/demo.stamp
 	$(BIN)/crossrank demo $(DEMO)

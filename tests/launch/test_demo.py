@@ -10,24 +10,23 @@ import socket
 import sys
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from workshop import wait_until
+from workshop import Workshop, wait_until
 
 import launch.demo
 
 if TYPE_CHECKING:
     import subprocess
 
-    from workshop import Workshop
-
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 _RANKS = 4
 _STEPS = range(1, 201)
+_COMPUTATIONS = {"mean": np.mean, "min": np.min, "max": np.max, "std": np.std}
 
 
 def _scalars(folder: Path) -> dict[str, dict[int, float]]:
@@ -59,8 +58,7 @@ def _check_merged(run_dir: Path) -> None:
     assert {"loss", "learning-rate", "iteration-time"} <= tags
     for rank in ranks:
         assert list(rank["loss"]) == list(_STEPS)
-    computations = {"mean": np.mean, "min": np.min, "max": np.max, "std": np.std}
-    for name, computation in computations.items():
+    for name, computation in _COMPUTATIONS.items():
         merged = _scalars(run_dir / "merged" / name)
         assert merged.keys() == tags
         for tag in tags:
@@ -75,21 +73,63 @@ def _check_merged(run_dir: Path) -> None:
             )
 
 
-def test_the_demo_names_the_damaged_rank_and_merges_every_step_as_numpy_does(workshop: Workshop) -> None:
-    done = workshop.run("demo")
-    assert done.returncode == 0, done.stderr
-    run_dir = _run_dir(workshop)
-    _check_merged(run_dir)
-    findings = _findings(run_dir)
+class _DamagedDemo(NamedTuple):
+    """What one `crossrank demo --tensorboard` left and showed. runs: the names that TensorBoard listed."""
+
+    run_dir: Path
+    printed: str
+    exit_code: int
+    runs: set[str]
+
+
+@pytest.fixture(scope="module")
+def damaged_demo(tmp_path_factory: pytest.TempPathFactory) -> _DamagedDemo:
+    workshop = Workshop(tmp_path_factory.mktemp("demo"))
+    with (workshop.folder / "stdout").open("w") as stdout:
+        process = workshop.start("demo", "--tensorboard", stdout=stdout)
+    wait_until(lambda: "Press CTRL+C" in workshop.stderr, seconds=150)
+    address = re.search(r"http://\S+", workshop.stderr)
+    assert address is not None
+    wanted = {*(f"rank_{rank}" for rank in range(_RANKS)), *(f"merged/{name}" for name in _COMPUTATIONS)}
+
+    def shown() -> set[str]:
+        # The address is TensorBoard's own.
+        with urllib.request.urlopen(f"{address[0]}data/runs", timeout=10) as answer:  # noqa: S310
+            return set(json.load(answer))
+
+    wait_until(lambda: wanted <= shown())
+    runs = shown()
+    process.send_signal(signal.SIGINT)
+    exit_code = process.wait(30)
+    assert not workshop.processes()
+    return _DamagedDemo(_run_dir(workshop), (workshop.folder / "stdout").read_text(), exit_code, runs)
+
+
+def test_every_step_of_the_demo_is_on_every_rank_and_merged_as_numpy_does(damaged_demo: _DamagedDemo) -> None:
+    _check_merged(damaged_demo.run_dir)
+
+
+def test_the_findings_of_the_demo_name_the_damaged_rank_its_loss_and_the_step(
+    damaged_demo: _DamagedDemo,
+) -> None:
+    findings = _findings(damaged_demo.run_dir)
     assert findings
     assert all(finding["ranks"] == [2] for finding in findings), findings
     on_loss = [finding for finding in findings if finding["tag"] == "loss"]
     assert on_loss
     assert 120 <= int(str(on_loss[0]["first_step"])) <= 130
-    closing = done.stdout.split("curves:")[-1]
-    assert str(run_dir) in closing
-    assert f"crossrank tensorboard {run_dir}" in closing
+
+
+def test_the_demo_ends_with_the_place_the_command_and_the_findings(damaged_demo: _DamagedDemo) -> None:
+    closing = damaged_demo.printed.split("curves:")[-1]
+    assert str(damaged_demo.run_dir) in closing
+    assert f"crossrank tensorboard {damaged_demo.run_dir}" in closing
     assert re.search(r"rank 2: loss .* step 12\d", closing)
+
+
+def test_the_demo_opens_tensorboard_on_its_run_until_ctrl_c(damaged_demo: _DamagedDemo) -> None:
+    assert damaged_demo.exit_code == 0
+    assert "merged" in damaged_demo.runs
 
 
 def test_the_healthy_demo_prints_no_finding(workshop: Workshop) -> None:
@@ -99,26 +139,6 @@ def test_the_healthy_demo_prints_no_finding(workshop: Workshop) -> None:
     assert _findings(run_dir) == []
     assert "no finding: no rank stood out" in done.stdout
     _check_merged(run_dir)
-
-
-def test_the_demo_opens_tensorboard_on_its_run(workshop: Workshop) -> None:
-    process = workshop.start("demo", "--tensorboard")
-    wait_until(lambda: "Press CTRL+C" in workshop.stderr, seconds=120)
-    address = re.search(r"http://\S+", workshop.stderr)
-    assert address is not None
-    wanted = {
-        *(f"rank_{rank}" for rank in range(_RANKS)),
-        *(f"merged/{name}" for name in ("mean", "min", "max", "std")),
-    }
-
-    def shown() -> set[str]:
-        # The address is TensorBoard's own.
-        with urllib.request.urlopen(f"{address[0]}data/runs", timeout=10) as answer:  # noqa: S310
-            return set(json.load(answer))
-
-    wait_until(lambda: wanted <= shown())
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
 
 
 def _start_training(workshop: Workshop, *msrun_options: str, steps: int = 200) -> subprocess.Popen[str]:
