@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 _RENDEZVOUS_SECONDS = 120.0
 _POLL_SECONDS = 0.1
-# `python -m` would put the current folder first on the import path, where a training project may well keep a
-# `launch.py` of its own; the aggregator gets this process's import path as it stands.
+# A training project may well keep a `launch.py` or an `aggregator/` of its own in the folder of its script, which
+# is first on the import path: the aggregator looks where this package stands before it looks there.
 _SERVE = (
     f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
     "from launch.cli import main; sys.exit(main())"
@@ -95,7 +95,7 @@ def _start(config: RankConfig) -> Location:
     pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
     with (run_dir / "aggregator.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, os.pathsep.join(sys.path), "serve", *options, *pipes],
+            [sys.executable, "-c", _SERVE, _import_path(), "serve", *options, *pipes],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -112,6 +112,10 @@ def _start(config: RankConfig) -> Location:
     finally:
         os.close(ready_read)
     return Location(run_dir, endpoint, Aggregator(process, lifeline_write))
+
+
+def _import_path() -> str:
+    return os.pathsep.join([str(Path(__file__).absolute().parents[1]), *sys.path])
 
 
 def _publish(scheduler: str, location: Location) -> None:

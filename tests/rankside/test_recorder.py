@@ -138,8 +138,8 @@ def test_a_value_that_is_not_finite_is_in_the_file_at_once(run_dir, within, valu
 
 
 def test_a_restart_goes_on_in_the_folder_and_tensorboard_shows_the_newer_points(run_dir):
-    record(run_dir, range(1, 11), log=lambda step: {"loss": 1.0})
-    record(run_dir, range(6, 13), log=lambda step: {"loss": 2.0}, start=5)
+    record(run_dir, range(1, 11), log=lambda _: {"loss": 1.0})
+    record(run_dir, range(6, 13), log=lambda _: {"loss": 2.0}, start=5)
     assert read(run_dir) == [(s, 1.0) for s in range(1, 6)] + [(s, 2.0) for s in range(6, 13)]
 
 
