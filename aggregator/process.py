@@ -26,9 +26,13 @@ def open_hub(bind: str, remote_bind: str | None, *, key: Path | None, insecure: 
 
 
 def say_ready(descriptor: int | None, *words: str) -> None:
-    """Write the words as one line to the descriptor, where there is one, and close it."""
+    """Write the words as one line to the descriptor, where there is one, and close it.
+
+    Whoever wanted to hear it may be gone; the ranks are served all the same.
+    """
     if descriptor is not None:
-        os.write(descriptor, f"{' '.join(words)}\n".encode())
+        with contextlib.suppress(BrokenPipeError):
+            os.write(descriptor, f"{' '.join(words)}\n".encode())
         os.close(descriptor)
 
 

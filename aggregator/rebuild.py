@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from aggregator.align import Aligner
 from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
+from aggregator.live import resume
 from aggregator.offline.merge_files import find_rank_folders, merge_files
 from aggregator.offline.publish import part_of, publish
 from aggregator.pipeline import Pipeline
@@ -30,9 +31,10 @@ def merge_run(
 ) -> tuple[str, ...]:
     """Merge the rank folders below the roots into `output`: merged runs and findings, published by rename.
 
-    Rank files are only read. Findings that need a clock (stalled, silent) are kept from the file that is
-    replaced. Returns what was damaged in the rank files, a line each. Raises `ConfigError` where there is nothing
-    to merge, and OSError where the output cannot be written; nothing is replaced then.
+    Where `output` is a run's folder, an aggregator of that run can go on from there. Rank files are only read.
+    Findings that need a clock (stalled, silent) are kept from the file that is replaced. Returns what was damaged
+    in the rank files, a line each. Raises `ConfigError` where there is nothing to merge, and OSError where the
+    output cannot be written; what is published then is as it was.
     """
     folders = find_rank_folders(roots)
     settings = DetectionSettings.from_pairs(detect)
@@ -41,7 +43,7 @@ def merge_run(
     part = part_of(merged)
     damages: list[str] = []
     sinks = SinkGroup()
-    sinks.add("merged runs", MergedRuns(part, anew=True))
+    sinks.add("merged runs", MergedRuns(part, session_start=0))
     findings_part = findings.with_name(f".{findings.name}.part")
     findings_part.write_text("".join(clocked_lines(findings)), encoding="utf-8")
     sinks.add("findings", FindingsFile(findings_part, quiet=True))
@@ -59,4 +61,5 @@ def merge_run(
         raise OSError(f"{output}: what was merged could not be written; nothing was replaced")
     publish(part, merged)
     findings_part.replace(findings)
+    resume.settle(output, closed_until=aligner.closed_until)
     return tuple(damages)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aggregator.align import Aligner
+from aggregator.complete import complete
 from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
 from aggregator.detect.silence import SilenceDetector
 from aggregator.live import resume
@@ -19,19 +19,15 @@ from aggregator.live.service import Service
 from aggregator.live.watch import Watch
 from aggregator.pipeline import Pipeline
 from aggregator.process import open_hub, say_ready, stop_on_sigterm
-from aggregator.rebuild import merge_run
 from aggregator.sinks import run_file
 from aggregator.sinks.findings import FindingsFile
 from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
 from aggregator.sinks.run_file import RunFile
-from rankside.errors import CrossrankError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
-
-_LOGGER = logging.getLogger("crossrank")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +53,7 @@ class ServeOptions:
     insecure: bool = False
     world_size: int | None = None
     max_wait_seconds: float = 30.0
-    max_lag_steps: int = 1000
+    max_lag_steps: int = 10_000
     patience: Patience = field(default_factory=Patience)
     ready_fd: int | None = None
     lifeline_fd: int | None = None
@@ -77,7 +73,11 @@ def serve(options: ServeOptions) -> int:
         run_dir = options.run_dir
         (run_dir / "merged").mkdir(parents=True, exist_ok=True)
         state = resume.load(run_dir)
-        resume.cut_back(run_dir, state.sizes if state else {})
+        whole = resume.cut_back(run_dir, state) and (state is None or state.complete)
+        session_start = 0 if not whole else None
+        if state is not None:
+            session_start = state.closed_until + 1
+        earlier = run_file.counts(run_file.read(run_dir / "run.json"))
         aligner = Aligner(
             world_size=options.world_size,
             max_wait_seconds=options.max_wait_seconds,
@@ -103,10 +103,15 @@ def serve(options: ServeOptions) -> int:
                 guide.take(finding)
 
         sinks = SinkGroup()
-        sinks.add("merged runs", MergedRuns(run_dir / "merged"))
+        sinks.add(
+            "merged runs",
+            MergedRuns(run_dir / "merged", session_start=session_start),
+        )
         sinks.add("findings", findings)
         sinks.add("back channel", guide)
-        sinks.add("run file", RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks)))
+        sinks.add(
+            "run file", RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, earlier))
+        )
         pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
         server = Server(
             hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd), look=look
@@ -114,35 +119,21 @@ def serve(options: ServeOptions) -> int:
         say_ready(options.ready_fd, hub.endpoints[0])
         server.run(stopped=stopping.is_set)
         hub.close()
-        _complete(run_dir, aligner, service, sinks)
+        complete(run_dir, aligner, service, sinks, continues_whole=whole)
     return 0
 
 
-def _complete(run_dir: Path, aligner: Aligner, service: Service, sinks: SinkGroup) -> None:
-    """Merge anew from the rank files where the live merge may lack a value that some rank has written."""
-    counts = aligner.counts
-    if not (counts.late or counts.reopened or counts.incomplete or service.lost or sinks.failures):
-        return
-    entries: dict[str, object] = {"merged_from": "files"}
-    missing = [m.hello.rank for m in service.members if not (run_dir / f"rank_{m.hello.rank}").is_dir()]
-    if missing:
-        entries = {
-            "merged_from": "live",
-            "incomplete": f"some values came late or were lost, and the files of ranks {missing} are not here; "
-            "`crossrank merge` with every folder that holds rank files completes the merged curves",
-        }
-    else:
-        try:
-            merge_run([run_dir], output=run_dir)
-        except (OSError, CrossrankError) as error:
-            entries = {"merged_from": "live", "incomplete": f"merging from the rank files failed: {error}"}
-    _LOGGER.info("merged curves: %s", entries.get("incomplete", "completed from the rank files"))
-    run_json = run_dir / "run.json"
-    run_file.publish(run_json, json.dumps({**run_file.read(run_json), **entries}, indent=2))
-
-
-def _status(aligner: Aligner, service: Service, sinks: SinkGroup) -> Mapping[str, object]:
+def _status(
+    aligner: Aligner, service: Service, sinks: SinkGroup, earlier: Mapping[str, int]
+) -> Mapping[str, object]:
+    """Return the entries of run.json that change. earlier: what earlier aggregators of the run had counted."""
     members = list(service.members)
+    counts = {
+        **aligner.counts._asdict(),
+        "duplicates": sum(m.ledger.duplicates for m in members),
+        "lost": service.lost,
+        **service.counters,
+    }
     return {
         "world_size": aligner.world_size,
         "last_step": aligner.closed_until,
@@ -150,11 +141,6 @@ def _status(aligner: Aligner, service: Service, sinks: SinkGroup) -> Mapping[str
             presence: sorted(m.hello.rank for m in members if m.presence.value == presence)
             for presence in ("live", "left", "lost")
         },
-        "counts": {
-            **aligner.counts._asdict(),
-            "duplicates": sum(m.ledger.duplicates for m in members),
-            "lost": service.lost,
-            **service.counters,
-        },
+        "counts": {name: counts.get(name, 0) + earlier.get(name, 0) for name in {**counts, **earlier}},
         "sink_failures": dict(sinks.failures),
     }

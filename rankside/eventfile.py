@@ -309,9 +309,19 @@ class EventFileWriter:
                 start += 1
 
     def _next_start(self) -> int:
-        starts = (_START.match(path.name) for path in self._folder.iterdir())
-        newest = max((int(start[1]) for start in starts if start), default=-1)
+        newest = max(map(start_of, self._folder.iterdir()), default=-1)
         return max(int(self._wall_clock()), newest + 1)
+
+
+def start_of(path: Path) -> int:
+    """Return the start in an event file's name; -1 where it is not named as TensorBoard names them."""
+    match = _START.match(path.name)
+    return int(match[1]) if match else -1
+
+
+def with_start(name: str, start: int) -> str:
+    """Return the name of an event file with another start in it."""
+    return f"{FILE_PREFIX}{start:010d}{name[len(FILE_PREFIX) + 10 :]}"
 
 
 def _describe(tag: Tag) -> str:

@@ -1,9 +1,10 @@
 """The one background thread of a rank: takes what was logged, writes the rank's event file, ships the reports.
 
-Ordering: entries are taken in the order they were logged. A value is in the file at most `flush_seconds` after
-it was logged, and at once when it is not finite. Nothing raises out of the thread: a failure is counted,
-reported once and shown in `counters`; the file goes on without the connection and the connection without the
-file. Between two entries the thread lets go of the interpreter, so that training never waits for a batch.
+Ordering: entries are taken in the order they were logged. A value is in the file before it is sent, at most
+`flush_seconds` after it was logged, and at once when it is not finite. Nothing raises out of the thread: a
+failure is counted, reported once and shown in `counters`; the file goes on without the connection and the
+connection without the file. Between two entries the thread lets go of the interpreter, so that training never
+waits for a batch.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ from rankside.gather import Gatherer, Report
 from rankside.schedule import Schedule
 from rankside.tags import is_tag_name
 from rankside.uplink import Uplink
+from rankside.vanished import end_vanished
 from rankside.window import Column
 
 if TYPE_CHECKING:
     from collections import Counter, deque
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from rankside.config import RankConfig
     from rankside.tags import Tag
@@ -83,7 +86,8 @@ Entry = Values | Summaries | RawEvent | Session | Description
 def _number(name: str, value: Value) -> float:
     if not is_tag_name(name):
         raise ValueError("the name of a tag must be a short printable text")
-    return float(value() if callable(value) else value)
+    number = value() if callable(value) else value
+    return float(number.item() if isinstance(number, np.ndarray) else number)
 
 
 class Phase(NamedTuple):
@@ -116,6 +120,7 @@ class Shipper(threading.Thread):
         self.adviser = Adviser(config.rank, schedule)
         self._writer: EventFileWriter | None = None
         self._uplink: Uplink | None = None
+        self._run_dir: Path | None = None
         self._aggregator: embedded.Aggregator | None = None
         self._step = 0
         self._next_flush = 0.0
@@ -156,6 +161,7 @@ class Shipper(threading.Thread):
             self._fail("finding the run", error)
             location = embedded.Location(embedded.unjoined_folder(config), None)
         self._aggregator = location.aggregator
+        self._run_dir = location.run_dir
         self.adviser.folder = location.run_dir / f"rank_{config.rank}"
         incarnation = int(self._wall_clock())  # where there is no file to tell it by
         try:
@@ -261,6 +267,11 @@ class Shipper(threading.Thread):
         if self._writer is not None and (self._writer.continues or initial_step < self._step):
             self._writer.write_session_start(initial_step + 1)
         self._step = initial_step
+        if self._config.rank == 0 and self._run_dir is not None:
+            world_size = self._config.world_size
+            end_vanished(
+                self._run_dir, world_size=world_size, step=initial_step + 1, wall_clock=self._wall_clock
+            )
 
     def _deliver(self, reports: list[Report]) -> None:
         for report in reports:
@@ -279,6 +290,7 @@ class Shipper(threading.Thread):
         if self._uplink is None:
             time.sleep(wait_seconds)
             return
+        self._flush()  # what the aggregator hears of stands in the file, also when this process is killed
         now = time.monotonic()
         phase = self.phase
         try:
@@ -301,8 +313,12 @@ class Shipper(threading.Thread):
             return
         self.flush_wanted = False
         self._next_flush = now + self._config.flush_seconds
+        self._flush()
+
+    def _flush(self) -> None:
         try:
-            self._writer.flush()
+            if self._writer is not None:
+                self._writer.flush()
         except OSError as error:
             self._fail("writing the event file", error)
 

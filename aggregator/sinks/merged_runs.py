@@ -38,24 +38,24 @@ _HONEST = (
 class MergedRuns:
     """The event files below one `merged` folder. Raises OSError where a folder cannot be made.
 
-    anew: begin with a session start, so that a TensorBoard that is open on the folder drops what it had.
+    session_start: the step from which on everything is written that counts, or None where nothing was written
+    before. A TensorBoard that is open on the folder then drops what it had from there on.
     """
 
-    def __init__(self, folder: Path, *, anew: bool = False) -> None:
-        self._anew = anew
+    def __init__(self, folder: Path, *, session_start: int | None = None) -> None:
         self._writers = {name: EventFileWriter(folder / name) for name in STATISTICS}
         self._honest = EventFileWriter(folder)
         self._layouts: dict[bytes, tuple[tuple[Tag, ...], tuple[Tag, ...]]] = {}
         self._charted: list[str] = []
+        if session_start is not None:
+            self._write_session_start(session_start)
 
     def write(self, closed: ClosedStep) -> None:
         """Write one step to all folders."""
         matrix, merged = closed.matrix, closed.merged
         step, wall_time = matrix.step, matrix.wall_time
-        if matrix.session_start or self._anew:
-            self._anew = False
-            for writer in (*self._writers.values(), self._honest):
-                writer.write_session_start(step)
+        if matrix.session_start:
+            self._write_session_start(step)
         tags, honest_tags = self._tags(closed)
         curves = (merged.mean, merged.minimum, merged.maximum, merged.std)
         for name, values in zip(STATISTICS, curves, strict=True):
@@ -83,6 +83,10 @@ class MergedRuns:
         """Flush and close all files."""
         for writer in (*self._writers.values(), self._honest):
             writer.close()
+
+    def _write_session_start(self, step: int) -> None:
+        for writer in (*self._writers.values(), self._honest):
+            writer.write_session_start(step)
 
     def _tags(self, closed: ClosedStep) -> tuple[tuple[Tag, ...], tuple[Tag, ...]]:
         """Return the step's tags, and those of the honest numbers tag by tag."""

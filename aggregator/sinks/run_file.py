@@ -58,6 +58,13 @@ def read(path: Path) -> dict[str, object]:
     return entries if isinstance(entries, dict) else {}
 
 
+def counts(entries: Mapping[str, object]) -> dict[str, int]:
+    """Return the counts that the entries hold; what is not a count is passed over."""
+    found = entries.get("counts")
+    items = found.items() if isinstance(found, dict) else ()
+    return {name: count for name, count in items if type(count) is int}
+
+
 def declared_tags(entries: Mapping[str, object]) -> dict[str, Tag]:
     """Return the tags that the entries describe, by name; what does not describe a tag is passed over."""
     described = entries.get("tags")
