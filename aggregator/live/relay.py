@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from aggregator.live.session import OutOfStepError, Session
+from aggregator.live.session import OutOfStepError, Session, Strangers
 from aggregator.tag_table import TagTable
 from rankside import wire
 from rankside.errors import WireError
@@ -63,6 +63,7 @@ class _Gathered:
 class Relay:
     """One relay between its ranks (down) and the root or a further relay (up).
 
+    joined: whether the root knows this relay, as far as is known here; `join` asks it to.
     run: the run's name as the root gave it, or "" until it has. Ranks are introduced to the root under that name.
     forwarded: blocks sent up. unsent: messages that the connection upward had no room for, which the ranks send
     again. refusal: why the root refuses this relay, or "".
@@ -72,6 +73,7 @@ class Relay:
         self, *, send_down: Callable[[bytes, bytes], None], send_up: Callable[[bytes], bool]
     ) -> None:
         self.run = ""
+        self.joined = False
         self.refusal = ""
         self.forwarded = 0
         self.unsent = 0
@@ -80,6 +82,7 @@ class Relay:
         self._table = TagTable()
         self._tags_sent = 0
         self._sessions: dict[bytes, Session] = {}
+        self._strangers = Strangers()
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._gathered: dict[tuple[int, int], _Gathered] = {}
         self._beats: dict[int, wire.Beat] = {}
@@ -111,9 +114,10 @@ class Relay:
         message = wire.decode(payload)
         if isinstance(message, wire.Welcome):
             self.run = message.run
+            self.joined = True
             self._begin_again()
         elif isinstance(message, wire.Unknown):
-            self._up(wire.Join())
+            self.joined = False
         elif isinstance(message, wire.Pulse):
             self._hand_down_pulse(message)
         elif isinstance(message, (wire.Refused, wire.Advice)):
@@ -121,19 +125,24 @@ class Relay:
 
     def pump(self, *, now: float) -> None:
         """Send up what has waited long enough."""
-        for key, gathered in list(self._gathered.items()):
-            if gathered.rows >= len(self._ranks) or now - gathered.since >= _HOLD_SECONDS:
-                self._forward(key)
+        due = [
+            key
+            for key, gathered in self._gathered.items()
+            if gathered.rows >= len(self._ranks) or now - gathered.since >= _HOLD_SECONDS
+        ]
+        if due:
+            self.flush(until=max(due)[0])
         if self._beats and now >= self._next_beat:
             self.flush()
             self._up(wire.Heartbeat(tuple(self._beats.values())))
             self._beats.clear()
             self._next_beat = now + _BEAT_SECONDS
 
-    def flush(self) -> None:
-        """Send up every row that waits for others."""
-        for key in list(self._gathered):
-            self._forward(key)
+    def flush(self, *, until: int = wire.STEP_LIMIT) -> None:
+        """Send up the rows that wait for others, of this step and all earlier ones, in the order of steps."""
+        for key in sorted(self._gathered):
+            if key[0] <= until:
+                self._forward(key)
 
     def lose(self, hello: wire.Hello) -> None:
         """Say that a rank's process has ended without a goodbye."""
@@ -152,7 +161,8 @@ class Relay:
             return
         session = self._sessions.get(identity)
         if session is None:
-            self._down(identity, wire.Unknown())
+            if self._strangers.ask(identity, message):
+                self._down(identity, wire.Unknown())
         elif isinstance(message, wire.Block):
             self._gather(session, message, now)
         elif isinstance(message, wire.Tags):
@@ -201,6 +211,7 @@ class Relay:
         self._sessions.clear()
         self._ranks.clear()
         for identity in identities:
+            self._strangers.forget(identity)
             self._down(identity, wire.Unknown())
 
     def _hand_down_pulse(self, pulse: wire.Pulse) -> None:

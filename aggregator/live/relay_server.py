@@ -35,7 +35,7 @@ class RelayServer:
         self._host = socket.gethostname()
         self._next_join = 0.0
         self._next_look = 0.0
-        self._suspects: set[Hello] = set()
+        self._suspects: list[Hello] = []
 
     def join(self, *, stopped: Callable[[], bool]) -> str:
         """Wait for the root to say which run this is, and return its name; "" where it was stopped before.
@@ -61,7 +61,7 @@ class RelayServer:
 
     def _serve_once(self) -> int:
         now = time.monotonic()
-        if not self._relay.run and now >= self._next_join:
+        if not self._relay.joined and now >= self._next_join:
             self._relay.join()
             self._next_join = now + _JOIN_SECONDS
         down = self._hub.receive(wait_seconds=_WAIT_SECONDS, at_most=_BATCH)
@@ -79,7 +79,8 @@ class RelayServer:
 
     def _lose_dead(self) -> None:
         """Report ranks whose process has ended, at the second look, so that their last messages come first."""
-        dead = {hello for hello in self._relay.hellos if hello.host == self._host and not runs(hello.pid)}
-        for hello in dead & self._suspects:
-            self._relay.lose(hello)
+        dead = [hello for hello in self._relay.hellos if hello.host == self._host and not runs(hello.pid)]
+        for hello in dead:
+            if hello in self._suspects:
+                self._relay.lose(hello)
         self._suspects = dead

@@ -13,7 +13,7 @@ import numpy as np
 
 from aggregator.align import Admission, Report
 from aggregator.live.members import Member, Members, Patience, Presence
-from aggregator.live.session import OutOfStepError, Session
+from aggregator.live.session import OutOfStepError, Session, Strangers
 from rankside import wire
 from rankside.errors import WireError
 
@@ -30,7 +30,6 @@ _LOGGER = logging.getLogger("crossrank")
 
 
 _REFUSALS_LOGGED = 20
-_STRANGERS = 100_000  # connections remembered as asked to begin again
 
 
 _RESTARTS = 1000  # times that one connection may begin again
@@ -69,7 +68,7 @@ class Service:
         self._send = send
         self._stored = dict(stored or {})
         self._sessions: dict[bytes, Session] = {}
-        self._strangers: set[bytes] = set()
+        self._strangers = Strangers()
         self._restarts: Counter[bytes] = Counter()
 
     @property
@@ -124,7 +123,9 @@ class Service:
             return
         session = self._sessions.get(identity)
         if session is None:
-            self._ask_again(identity, message)
+            if self._strangers.ask(identity, message):
+                self.counters["strangers"] += 1
+                self._send(identity, wire.encode(wire.Unknown()))
         elif isinstance(message, wire.Block):
             self._take_block(session, message, now)
         elif isinstance(message, wire.Tags):
@@ -143,16 +144,6 @@ class Service:
             self._refuse(identity, "it sends blocks without their tag table, again and again")
         else:
             self._send(identity, wire.encode(wire.Unknown()))
-
-    def _ask_again(self, identity: bytes, message: wire.Message) -> None:
-        """Ask a connection that this service does not know to begin again: once, and at each sign of life."""
-        if identity in self._strangers and not isinstance(message, wire.Heartbeat):
-            return
-        if len(self._strangers) >= _STRANGERS:
-            self._strangers.clear()
-        self._strangers.add(identity)
-        self.counters["strangers"] += 1
-        self._send(identity, wire.encode(wire.Unknown()))
 
     def _welcome(self, identity: bytes, hello: wire.Hello, now: float) -> None:
         if hello.run != self._run:

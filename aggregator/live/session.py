@@ -7,18 +7,46 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankside.errors import WireError
+from rankside.wire import Heartbeat
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggregator.tag_table import TagTable
     from rankside.tags import Tag
+    from rankside.wire import Message
 
     Int64Array = npt.NDArray[np.int64]
 
 
+_REMEMBERED = 100_000
+
+
 class OutOfStepError(Exception):
     """A message builds on an earlier one that did not arrive: the peer has to begin again."""
+
+
+class Strangers:
+    """Connections that have not opened as they should: each is asked once to begin again, and at its heartbeats.
+
+    More would have it begin again for every message that was already on its way.
+    """
+
+    def __init__(self) -> None:
+        self._asked: set[bytes] = set()
+
+    def ask(self, identity: bytes, message: Message) -> bool:
+        """Return whether to ask the sender of this message."""
+        if identity in self._asked and not isinstance(message, Heartbeat):
+            return False
+        if len(self._asked) >= _REMEMBERED:
+            self._asked.clear()
+        self._asked.add(identity)
+        return True
+
+    def forget(self, identity: bytes) -> None:
+        """Ask this connection again at the next occasion."""
+        self._asked.discard(identity)
 
 
 class Session:
