@@ -25,7 +25,7 @@ BoolArray = npt.NDArray[np.bool_]
 BLOCK_STEPS = 16
 _BLOCKS = 25
 # The scores of one step count at most this much in the fastest sum, lest two or three of a heavy tail suffice.
-_FASTEST_BOUND = 2.5
+_FASTEST_BOUND = 3.0
 
 
 class _Sum(NamedTuple):
@@ -45,8 +45,8 @@ class _Moving(NamedTuple):
 
 # The longest moving sum has the hardest deadline to keep and gets most of the false alarms. The first cumulative
 # sum raises no alarm: it dates the shifts that the moving sums find.
-_SUMS = (_Sum(0.15, 0.0, math.inf), _Sum(0.35, 0.2, math.inf), _Sum(1.0, 0.05, _FASTEST_BOUND))
-_MOVINGS = (_Moving(6, 0.1), _Moving(_BLOCKS, 0.65))
+_SUMS = (_Sum(0.15, 0.0, math.inf), _Sum(0.35, 0.12, math.inf), _Sum(1.0, 0.08, _FASTEST_BOUND))
+_MOVINGS = (_Moving(4, 0.1), _Moving(6, 0.1), _Moving(_BLOCKS, 0.6))
 
 
 class Alarm(NamedTuple):

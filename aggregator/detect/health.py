@@ -7,7 +7,7 @@ moves what is reduced over all of them, it is told as part of that rank's findin
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,6 +50,7 @@ class _Case:
     symptom: Symptom
     opened: bool = False
     explained: bool = False
+    also: list[str] = field(default_factory=list)
 
 
 class HealthDetector:
@@ -103,11 +104,26 @@ class HealthDetector:
                 yield _add_to(culprit, case, matrix.step)
             elif matrix.step - case.noticed_step >= hold or not _is_explicable(key):
                 case.opened = True
+                self._join(case)
                 yield self._finding(case, matrix, OPEN)
         if matrix.step - case.last_step >= self._settings.quiet_steps + _RARE_STEPS:
             del self._cases[key]
             if case.opened:
                 yield self._finding(case, matrix, CLOSED)
+
+    def _join(self, case: _Case) -> None:
+        """Make what was noticed at about the same time part of this case: one event shows in several metrics."""
+        for key, other in self._cases.items():
+            near = abs(other.first_step - case.first_step) <= self._settings.global_hold_steps
+            if (
+                other is not case
+                and not other.opened
+                and not other.explained
+                and near
+                and _is_explicable(key)
+            ):
+                other.explained = True
+                case.also.append(f"{other.tag}: {other.symptom.words}")
 
     def _keep(self, matrix: StepMatrix) -> None:
         names = (_LOSS, _SCALE, _FINGERPRINT, _RATE, *_NORMS)
@@ -183,12 +199,13 @@ class HealthDetector:
         causes = [cause for cause in causes if cause.tag != case.tag and (cause.moved or cause.tag == _RATE)]
         words = [
             case.symptom.words,
+            *case.also,
             "all ranks alike, no rank is to blame",
             *(cause.sentence() for cause in causes),
         ]
         message = f"{case.tag} since step {case.first_step}: {'; '.join(words)}"
         if status == CLOSED:
-            message = f"{case.tag}: over since step {case.last_step + 1} (it was: {case.symptom.words})"
+            message = f"{case.tag}: not seen since step {case.last_step + 1}: {case.symptom.words}"
         return Finding(
             kind="global",
             ranks=(),

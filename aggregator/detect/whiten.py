@@ -22,7 +22,7 @@ Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 _REFRESH_STEPS = 8
-_SCALE_STEPS = 1024
+_SCALE_STEPS = 2048
 _LARGEST_PHI = 0.95
 _TURMOIL_GAIN = 1 / 8
 _SMALLEST_CROWD = 3
@@ -233,7 +233,7 @@ def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Flo
 
     When everybody's values jump or get noisier at once, that is nobody's fault. bare: the scores of the ranks that
     are trusted, else NaN. The median of their sizes sees it in groups of three or more, at once where it is more
-    than twice the usual, and where it lasts from a quarter on.
+    than two and a half times the usual, and where it lasts from a quarter on.
     """
     grid = grouping.gather(np.abs(bare))
     typical = MAD_TO_SIGMA * median(grid)
@@ -242,7 +242,7 @@ def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Flo
     known = np.isfinite(now)
     bounded = np.minimum(now, _LARGEST_TURMOIL)
     state[_Row.TURMOIL] += np.where(known, _TURMOIL_GAIN * (bounded - state[_Row.TURMOIL]), 0.0)
-    larger = np.maximum(np.where(known, now, 0.0) / 2, state[_Row.TURMOIL] / 1.25)
+    larger = np.maximum(np.where(known, now, 0.0) / 2.5, state[_Row.TURMOIL] / 1.25)
     return np.where(state[_Row.COUNT] > _REFRESH_STEPS, np.maximum(larger, 1.0), 1.0)
 
 

@@ -29,6 +29,7 @@ import copy
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,6 +40,9 @@ from aggregator.merge import merge
 from aggregator.step import StepMatrix
 from rankside.tags import well_known
 from rankside.window import single
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 RANKS = 1024
 NOISES = ("gaussian", "heavy", "ar", "unequal")
@@ -156,8 +160,9 @@ class World:
         return [each for each in self.detectors.observe(matrix, merge(matrix)) if each.status == "open"]
 
 
-def drifts(noise: str, size: int, healthy_steps: int, runs: int, seed: int, ranks: int = RANKS) -> list[Row]:
+def drifts(noise: str, size: int, healthy_steps: int, runs: int, seed: int) -> list[Row]:
     """Healthy training, then forks of it with a drift in one rank of each group."""
+    ranks = RANKS
     world = World(noise, size, ranks, (seed, 1))
     healthy = Row("healthy", size, noise, healthy_steps, 0, rank_steps=ranks * healthy_steps)
     for _ in range(healthy_steps):
@@ -324,33 +329,31 @@ def everybody(fault: str, noise: str, size: int, runs: int, seed: int) -> Row:
     return row
 
 
-def benchmark(*, quick: bool, seed: int, show=lambda row: None) -> list[Row]:
-    """Run everything; `show` is called with each row as it is ready."""
-    rows = []
-
-    def take(*new: Row) -> None:
-        for row in new:
-            rows.append(row)
-            show(row)
-
+def benchmark(*, quick: bool, seed: int) -> Iterator[Row]:
+    """Run everything, one row of the table after the other."""
     for size in (4, 64) if quick else SIZES:
-        for noise in NOISES:
-            healthy_steps = 1500 if quick else 10_000
-            take(*drifts(noise, size, healthy_steps, 128 if quick else 1024 if size < 1024 else 64, seed))
+        for noise in ("heavy", "ar") if quick else NOISES:
+            runs = 64 if quick else 1024 if size < RANKS else 32
+            yield from drifts(noise, size, 1000 if quick else 10_000, runs, seed)
     for size in (8,) if quick else SIZES:
-        runs = 20 if quick else 200 if size < 1024 else 50
-        for noise in NOISES:
-            if not quick:
-                take(slow(noise, size, 2000, 512 if size < 1024 else 16, seed))
-            for fault in ("nonfinite", "mismatch: rate", "mismatch: parameters"):
-                take(hard(fault, noise, size, runs, seed))
-        take(dead(size, runs, seed))
-        for fault in ("loss jumps", "norms explode", "loss is NaN", "loss scale lost"):
-            for noise in NOISES[:1] if quick else NOISES:
-                take(everybody(fault, noise, size, 3 if quick else 20 if size < 1024 else 5, seed))
-    if quick:
-        take(slow("gaussian", 8, 500, 128, seed))
-    return rows
+        yield from hard_and_global(size, seed, quick=quick)
+    for size in (8,) if quick else SIZES:
+        for noise in NOISES[:1] if quick else NOISES:
+            yield slow(
+                noise, size, 500 if quick else 1000, 128 if quick else 512 if size < RANKS else 16, seed
+            )
+
+
+def hard_and_global(size: int, seed: int, *, quick: bool) -> Iterator[Row]:
+    """The faults of one step, and those of all ranks."""
+    runs = 10 if quick else 100 if size < RANKS else 20
+    for noise in NOISES[:2] if quick else NOISES:
+        for fault in ("nonfinite", "mismatch: rate", "mismatch: parameters"):
+            yield hard(fault, noise, size, runs, seed)
+    yield dead(size, runs, seed)
+    for fault in ("loss jumps", "norms explode", "loss is NaN", "loss scale lost"):
+        for noise in NOISES[:1] if quick else NOISES:
+            yield everybody(fault, noise, size, 2 if quick else 5, seed)
 
 
 def summary(rows: list[Row]) -> str:
@@ -377,7 +380,10 @@ def main(argv=None) -> int:
     options = parser.parse_args(argv)
     started = time.perf_counter()
     print(HEADER, flush=True)
-    rows = benchmark(quick=options.quick, seed=options.seed, show=lambda row: print(row, flush=True))
+    rows = []
+    for row in benchmark(quick=options.quick, seed=options.seed):
+        print(row, flush=True)
+        rows.append(row)
     print(summary(rows))
     print(f"{time.perf_counter() - started:.0f} s")
     return 0
