@@ -6,7 +6,8 @@ in ascending order, each once. What comes for a closed step afterwards is late: 
 from files; unless all its tags are new to that step, such as an evaluation's, which makes a supplement that
 closes once every rank has gone on to a later step.
 
-A newer incarnation of a rank makes everything void that its older ones said from its first step on. Where that
+A newer incarnation of a rank makes everything void that its older ones said from its first step on, and with
+fewer ranks than before also what the ranks said that are no longer there. Where that
 step is already closed, the steps from there on are opened again and the first of them says so.
 
 The order in which reports of a step arrive does not matter, except between two reports of the same rank and
@@ -89,6 +90,15 @@ class _OpenStep:
         self.further.append(report)
         return bool(np.isin(report.tag_ids, known.tag_ids).any())
 
+    def hold_back(self) -> list[Report]:
+        """Give up and return the further reports whose tags are in nobody's first one, such as evaluations."""
+        if not self.further:
+            return []
+        firsts = np.concatenate([report.tag_ids for report in self.first.values()])
+        held = [report for report in self.further if not np.isin(report.tag_ids, firsts).any()]
+        self.further = [report for report in self.further if np.isin(report.tag_ids, firsts).any()]
+        return held
+
     def forget(self, rank: int, before_incarnation: int) -> None:
         """Drop what older incarnations of the rank have said."""
         kept = [r for r in self.reports() if r.rank != rank or r.incarnation >= before_incarnation]
@@ -110,7 +120,7 @@ class Aligner:
     """
 
     def __init__(
-        self, *, world_size: int | None = None, max_wait_seconds: float = 30.0, max_lag_steps: int = 1000
+        self, *, world_size: int | None = None, max_wait_seconds: float = 30.0, max_lag_steps: int = 10_000
     ) -> None:
         self.table = TagTable()
         self.closed_until = _NOWHERE
@@ -118,6 +128,7 @@ class Aligner:
         self._max_wait_seconds = max_wait_seconds
         self._max_lag_steps = max_lag_steps
         self._last_step = np.full(world_size or 0, _NOWHERE, np.int64)
+        self._first_step = np.full(world_size or 0, _BEYOND, np.int64)
         self._incarnation = np.full(world_size or 0, _NEVER, np.int64)
         self._joined = np.zeros(world_size or 0, np.bool_)
         self._restarted = np.zeros(world_size or 0, np.bool_)
@@ -126,6 +137,8 @@ class Aligner:
         self._supplements: dict[int, _OpenStep] = {}
         self._closed_tags: dict[int, Int64Array] = {}
         self._session_start = False
+        self._shrunk_to: int | None = None
+        self._void_from = np.full(world_size or 0, _BEYOND, np.int64)
 
     @property
     def world_size(self) -> int:
@@ -151,9 +164,12 @@ class Aligner:
         if incarnation > self._incarnation[rank]:
             if world_size < self.world_size:
                 self._expected[world_size:] = False  # restarted with fewer ranks
+                self._shrunk_to = world_size
+            self._void_from[rank] = _BEYOND
             self._restarted[rank] = self._incarnation[rank] != _NEVER
             self._incarnation[rank] = incarnation
             self._last_step[rank] = _NOWHERE
+            self._first_step[rank] = _BEYOND
         self._joined[rank] = self._expected[rank] = True
         return True
 
@@ -172,10 +188,10 @@ class Aligner:
     def add(self, report: Report, *, now: float) -> Admission:
         """Take one rank's report. The rank must have joined. now: seconds of the caller's clock."""
         rank, step = report.rank, report.step
-        if report.incarnation != self._incarnation[rank]:
+        if report.incarnation != self._incarnation[rank] or step >= self._void_from[rank]:
             self._count(void=1)
             return Admission.VOID
-        if self._last_step[rank] == _NOWHERE:
+        if step < self._first_step[rank]:
             self._begin(report)
         self._last_step[rank] = max(self._last_step[rank], step)
         target, admission = self._open, Admission.OPEN
@@ -190,6 +206,8 @@ class Aligner:
             open_step = target[step] = _OpenStep(now)
         if open_step.add(report):
             self._count(repeated=1)
+        elif open_step.first[rank] is not report:
+            admission = Admission.SUPPLEMENT  # it may be held back until its step is over
         return admission
 
     def close(self, *, now: float) -> list[StepMatrix]:
@@ -206,7 +224,13 @@ class Aligner:
             self._expected &= self._joined  # who never came is not waited for again
         limit = max([watermark, *overdue])
         for step in steps[: bisect_right(steps, limit)]:
-            matrix = self._matrix(step, self._open.pop(step))
+            reports = self._open.pop(step)
+            if step >= watermark and (held := reports.hold_back()):
+                # The other ranks have yet to say this of the step: it waits for them as a supplement.
+                supplement = self._supplements.setdefault(step, _OpenStep(now))
+                for report in held:
+                    supplement.add(report)
+            matrix = self._matrix(step, reports)
             if step > watermark:
                 self._count(incomplete=1)
             self._remember(step, matrix.tag_ids)
@@ -224,9 +248,13 @@ class Aligner:
 
     def _begin(self, report: Report) -> None:
         """Make void what older incarnations of the rank said from the first step of this one on."""
-        for step, reports in [*self._open.items(), *self._supplements.items()]:
-            if step >= report.step:
-                reports.forget(report.rank, report.incarnation)
+        self._first_step[report.rank] = report.step
+        self._forget(report.rank, report.step, before_incarnation=report.incarnation)
+        if self._shrunk_to is not None:
+            for vanished in range(self._shrunk_to, self.world_size):
+                self._forget(vanished, report.step, before_incarnation=_BEYOND)
+            self._void_from[self._shrunk_to :] = np.minimum(self._void_from[self._shrunk_to :], report.step)
+            self._shrunk_to = None
         self._open = {step: reports for step, reports in self._open.items() if reports.first}
         self._supplements = {step: reports for step, reports in self._supplements.items() if reports.first}
         if report.step <= self.closed_until and self._restarted[report.rank]:
@@ -237,6 +265,11 @@ class Aligner:
             # that it did not.
             self._last_step = np.minimum(self._last_step, report.step - 1)
             self._count(reopened=1)
+
+    def _forget(self, rank: int, first_step: int, *, before_incarnation: int) -> None:
+        for step, reports in [*self._open.items(), *self._supplements.items()]:
+            if step >= first_step:
+                reports.forget(rank, before_incarnation)
 
     def _remember(self, step: int, tag_ids: Int64Array) -> None:
         self.closed_until = step
@@ -272,6 +305,8 @@ class Aligner:
         more = world_size - self.world_size
         if more > 0:
             self._last_step = np.append(self._last_step, np.full(more, _NOWHERE, np.int64))
+            self._first_step = np.append(self._first_step, np.full(more, _BEYOND, np.int64))
+            self._void_from = np.append(self._void_from, np.full(more, _BEYOND, np.int64))
             self._incarnation = np.append(self._incarnation, np.full(more, _NEVER, np.int64))
             self._joined = np.append(self._joined, np.zeros(more, np.bool_))
             self._restarted = np.append(self._restarted, np.zeros(more, np.bool_))
