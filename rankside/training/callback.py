@@ -32,9 +32,11 @@ from rankside.training.learning_rate import LearningRate
 from rankside.training.loss import Loss
 from rankside.training.loss_scale import LossScale
 from rankside.training.memory import Memory
+from rankside.training.mindformers import MindformersNumbers
 from rankside.training.options import MonitorOptions
 from rankside.training.process_record import process_record
 from rankside.training.progress import Progress
+from rankside.training.returned_norms import ReturnedNorms
 from rankside.training.self_watch import SelfWatch
 from rankside.training.step_output import read_output
 from rankside.training.tensor_value import later
@@ -264,8 +266,10 @@ class RankMonitor(Callback):  # type: ignore[misc]
             Loss(),
             LearningRate(self._reports, probe),
             LossScale(probe),
+            ReturnedNorms(probe),
             self._times,
             Memory(),
+            MindformersNumbers(),
             Fingerprint(options.fingerprint_every) if options.fingerprint_every else None,
             WeightNorms(options.weights_every) if options.weights_every else None,
             WeightHistograms(options.histograms, every=options.weights_every) if options.histograms else None,

@@ -62,6 +62,11 @@ class GradientProbe(Collector):
         self._reading: _Reading | None = None
 
     @property
+    def notes_norms(self) -> bool:
+        """Whether the probe is in place."""
+        return self._reading is not None
+
+    @property
     def notes_learning_rate(self) -> bool:
         """Whether the probe records the learning rate."""
         return self._reading is not None and bool(self._reading.rate_names)

@@ -1,0 +1,172 @@
+"""Trains a tiny Llama through mindformers on CPU, as a user's script and YAML file would.
+
+    python llama_training.py FOLDER
+
+The folder gets the data, the configuration, the callback's file and everything that training writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import yaml
+from mindspore.mindrecord import FileWriter
+
+CALLBACK_FILE = "from rankside import RankMonitor\n"
+
+# On CPU there is no kernel for the float status that the train cell asks for: the check that stays is of the
+# gradients themselves.
+TRAIN_CELL_FILE = """
+from mindformers.wrapper.wrapper import MFTrainOneStepCell
+
+
+class CheckedTrainCell(MFTrainOneStepCell):
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.ascend_910b_target = True
+        self.enable_allfinite = False
+"""
+
+CONFIGURATION = {
+    "seed": 7,
+    "run_mode": "train",
+    "use_parallel": False,
+    "load_checkpoint": "",
+    "resume_training": False,
+    "trainer": {"type": "CausalLanguageModelingTrainer", "model_name": "tiny"},
+    "runner_config": {"epochs": 2, "batch_size": 4, "sink_mode": False, "sink_size": 1},
+    "runner_wrapper": {
+        "type": "CheckedTrainCell",
+        "auto_register": "train_cell.CheckedTrainCell",
+        "scale_sense": 1.0,
+        "use_clip_grad": True,
+    },
+    "optimizer": {"type": "AdamW", "betas": [0.9, 0.95], "eps": 1.0e-8, "weight_decay": 0.0},
+    "lr_schedule": {
+        "type": "CosineWithWarmUpLR",
+        "learning_rate": 0.01,
+        "lr_end": 0.001,
+        "warmup_steps": 2,
+        "total_steps": -1,
+    },
+    "context": {"mode": 0, "device_target": "CPU", "max_device_memory": "4GB"},
+    "parallel": {"parallel_mode": 0, "gradients_mean": True, "full_batch": False},
+    "parallel_config": {"data_parallel": 1, "model_parallel": 1, "pipeline_stage": 1},
+    "recompute_config": {"recompute": False},
+    "callbacks": [
+        {"type": "MFLossMonitor"},
+        {"type": "RankMonitor", "auto_register": "rank_monitor.RankMonitor", "log_every": 0},
+    ],
+    "monitor_config": {
+        "monitor_on": True,
+        "dump_path": "",
+        "target": ["layers.0"],
+        "invert": False,
+        "step_interval": 1,
+        "local_loss_format": None,
+        "local_norm_format": None,
+        "device_local_norm_format": None,
+        "device_local_loss_format": None,
+        "optimizer_state_format": ["tensorboard"],
+        "weight_state_format": ["tensorboard"],
+        "throughput_baseline": None,
+        "print_struct": False,
+    },
+    "model": {
+        "model_config": {
+            "type": "LlamaConfig",
+            "batch_size": 4,
+            "seq_length": 16,
+            "hidden_size": 32,
+            "num_layers": 2,
+            "num_heads": 2,
+            "vocab_size": 64,
+            "multiple_of": 16,
+            "rms_norm_eps": 1.0e-5,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "pad_token_id": -100,
+            "ignore_token_id": -100,
+            "compute_dtype": "float32",
+            "layernorm_compute_type": "float32",
+            "softmax_compute_type": "float32",
+            "rotary_dtype": "float32",
+            "param_init_type": "float32",
+            "use_past": False,
+            "use_flash_attention": False,
+            "use_rope_slice": True,
+            "fused_rms_norm": False,
+            "checkpoint_name_or_path": "",
+        },
+        "arch": {"type": "LlamaForCausalLM"},
+    },
+}
+
+
+def write_data(folder: Path) -> None:
+    """Write 40 rows of 17 tokens: arithmetic progressions modulo the vocabulary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = FileWriter(str(folder / "tokens.mindrecord"), 1, overwrite=True)
+    writer.add_schema({"input_ids": {"type": "int32", "shape": [-1]}})
+    starts = np.random.default_rng(0).integers(0, 64, 40)
+    writer.write_raw_data(
+        [{"input_ids": ((start + 3 * np.arange(17)) % 64).astype(np.int32)} for start in starts]
+    )
+    writer.commit()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder.resolve()
+    registered = folder / "registered"
+    registered.mkdir(parents=True, exist_ok=True)
+    (registered / "rank_monitor.py").write_text(CALLBACK_FILE)
+    (registered / "train_cell.py").write_text(TRAIN_CELL_FILE)
+    os.environ["REGISTER_PATH"] = str(registered)
+    sys.path.append(str(registered))
+    os.chdir(folder)
+    write_data(folder / "data")
+
+    from mindformers.core.context import build_context  # noqa: PLC0415 (it reads the environment)
+    from mindformers.tools.register import MindFormerConfig  # noqa: PLC0415 (it reads the environment)
+    from mindformers.trainer import Trainer  # noqa: PLC0415 (it reads the environment)
+    from mindformers.utils.file_utils import set_output_path  # noqa: PLC0415 (it reads the environment)
+
+    dataset = {
+        "data_loader": {"type": "MindDataset", "dataset_dir": str(folder / "data"), "shuffle": False},
+        "input_columns": ["input_ids"],
+        "num_parallel_workers": 1,
+        "python_multiprocessing": False,
+        "drop_remainder": True,
+        "batch_size": 4,
+        "repeat": 1,
+        "numa_enable": False,
+        "prefetch_size": 1,
+    }
+    configuration = {
+        **CONFIGURATION,
+        "output_dir": str(folder / "output"),
+        "train_dataset": dataset,
+        "train_dataset_task": {"type": "CausalLanguageModelDataset", "dataset_config": dict(dataset)},
+        "tensorboard": {
+            "tensorboard_dir": str(folder / "theirs"),
+            "tensorboard_queue_size": 10,
+            "log_loss_scale_to_tensorboard": True,
+            "log_timers_to_tensorboard": True,
+        },
+    }
+    file = folder / "tiny_llama.yaml"
+    file.write_text(yaml.safe_dump(configuration))
+    config = MindFormerConfig(str(file))
+    set_output_path(config.output_dir)
+    build_context(config)
+    Trainer(config).train()
+
+
+if __name__ == "__main__":
+    main()

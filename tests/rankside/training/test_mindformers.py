@@ -1,0 +1,67 @@
+"""mindformers training a tiny Llama on CPU is recorded by a line in its YAML configuration."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_training import curve, tags
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+SCRIPT = Path(__file__).parent / "llama_training.py"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of one training of 20 steps; what it recorded is in `run`, mindformers' own in `theirs`."""
+    folder = tmp_path_factory.mktemp("llama")
+    environment = {
+        **os.environ,
+        "CROSSRANK_RUN_DIR": str(folder / "run"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    for name in ("CROSSRANK_ENDPOINT", "RANK_ID", "MS_ROLE"):
+        environment.pop(name, None)
+    result = subprocess.run(
+        [sys.executable, str(SCRIPT), str(folder)],
+        env=environment,
+        timeout=110,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr[-4000:]
+    return folder
+
+
+def _theirs(folder, tag):
+    run = next(path for path in (folder / "theirs").rglob("events*") if "rank" in str(path)).parent
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    events.Reload()
+    return {event.step: event.value for event in events.Scalars(tag)}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("tag", ["loss", "learning-rate", "grad-norm"])
+def test_our_numbers_are_those_that_mindformers_writes_itself(trained, tag):
+    theirs = _theirs(trained, tag)
+    assert sorted(theirs) == list(range(1, 21))
+    assert curve(trained / "run", tag) == pytest.approx(theirs, rel=1e-4)
+
+
+@pytest.mark.real
+def test_the_norm_before_a_reduction_that_a_rank_alone_has_not_is_the_global_one(trained):
+    assert curve(trained / "run", "local-grad-norm") == pytest.approx(curve(trained / "run", "grad-norm"))
+
+
+@pytest.mark.real
+def test_what_only_mindformers_knows_is_taken_over(trained):
+    recorded = tags(trained / "run")
+    assert "batch-size" in recorded
+    taken = [tag for tag in recorded if tag.startswith("adam_m_norm/")]
+    assert taken
+    assert curve(trained / "run", taken[0]) == pytest.approx(_theirs(trained, taken[0]), rel=1e-6)
+    assert not [tag for tag in recorded if "samples" in tag and "day" not in tag]
