@@ -72,6 +72,12 @@ def _tensorboard(options: argparse.Namespace, arguments: list[str]) -> int:
     return open_tensorboard(options.folder, per_rank_view=options.per_rank_view, arguments=arguments)
 
 
+def _merge(options: argparse.Namespace, _: list[str]) -> int:
+    from launch.merge import merge
+
+    return merge(options.folders, output=options.output, detect=options.detect)
+
+
 def _serve(options: argparse.Namespace, _: list[str]) -> int:
     from aggregator.run import ServeOptions, serve
     from launch.plan import check_tuning
@@ -91,7 +97,7 @@ def _serve(options: argparse.Namespace, _: list[str]) -> int:
     )
 
 
-_COMMANDS = {"run": _run, "demo": _demo, "tensorboard": _tensorboard, "serve": _serve}
+_COMMANDS = {"run": _run, "demo": _demo, "tensorboard": _tensorboard, "merge": _merge, "serve": _serve}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -66,6 +66,20 @@ exit codes:
   else that of TensorBoard
 """
 
+_MERGE_DESCRIPTION = """\
+Merges the rank_<id> folders of a run anew: merged curves and findings.jsonl, as
+the run itself makes them, but from the event files. For a run whose ranks wrote
+on several machines, name every folder that holds rank folders. Rank files are
+only read; what is replaced is replaced when the new is complete.
+"""
+
+_MERGE_EXIT_CODES = """\
+exit codes:
+  0    done; damaged rank files are named, and what could be read of them is merged
+  1    could not read or write: what was there is as it was
+  2    wrong usage, or there is nothing to merge
+"""
+
 _SERVE_DESCRIPTION = """\
 Runs the aggregator of one run until SIGTERM, or until the lifeline is closed
 and the ranks have left. `crossrank run` starts it for you.
@@ -108,6 +122,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_run(command)
     _add_demo(command)
     _add_tensorboard(command)
+    _add_merge(command)
     _add_serve(command)
     return parser
 
@@ -182,6 +197,22 @@ def _add_tensorboard(command: Commands) -> None:
         metavar="N",
         help="most ranks that a run may have for all to be shown (default: 64)",
     )
+
+
+def _add_merge(command: Commands) -> None:
+    parser = command(
+        "merge",
+        help="merge the ranks' event files anew",
+        description=_MERGE_DESCRIPTION,
+        epilog=_MERGE_EXIT_CODES,
+    )
+    parser.add_argument(
+        "folders", type=Path, nargs="+", metavar="RUN_DIR", help="a folder that holds rank_<id> folders"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where to write (default: into the first RUN_DIR)"
+    )
+    _add_detect(parser)
 
 
 def _add_serve(command: Commands) -> None:
