@@ -23,9 +23,13 @@ mean, min and max across ranks, and names the rank that went wrong.
 _RUN_DESCRIPTION = """\
 Runs a training command with the aggregator beside it.
 
-The workers are told through the environment where to report, so the training
-script needs only RankMonitor() in its list of callbacks. Training comes first:
-when the aggregator crashes, training runs on and a new aggregator is started.
+The workers are told through the environment where to report, and Model.train is
+recorded without a change of the script; where the script has RankMonitor() in its
+list of callbacks, that one is used. Training comes first: when the aggregator
+crashes, training runs on and a new aggregator is started.
+
+On several nodes, run the same on every node, as msrun wants it: the aggregator
+runs on node 0, a relay on every other one.
 
 crossrank stays until the command and all processes that it left running have
 ended; msrun without --join=True returns at once, and its workers are waited for.
@@ -85,6 +89,18 @@ Runs the aggregator of one run until SIGTERM, or until the lifeline is closed
 and the ranks have left. `crossrank run` starts it for you.
 """
 
+_RELAY_DESCRIPTION = """\
+Stands between the ranks of a node, or other relays, and the aggregator: turns
+their blocks into one block a step. It may be killed and started again at any
+time. Ends by SIGTERM, or when the lifeline is closed and the ranks have left.
+`crossrank run` starts it for you.
+"""
+
+_KEYGEN_DESCRIPTION = """\
+Makes a key file. Copy it to every machine of a job, readable by you alone, and
+give it with --key: then nobody else can connect, and nobody can listen.
+"""
+
 _SERVE_EXIT_CODES = """\
 exit codes:
   0    done, or stopped by SIGTERM
@@ -124,6 +140,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_tensorboard(command)
     _add_merge(command)
     _add_serve(command)
+    _add_relay(command)
+    _add_keygen(command)
     return parser
 
 
@@ -162,6 +180,19 @@ def _add_run(command: Commands) -> None:
         help="listen on tcp://ADDRESS:PORT, a loopback address; port 0 is any free one "
         "(default: a socket that only this user can reach)",
     )
+    parser.add_argument(
+        "--no-attach",
+        dest="attach",
+        action="store_false",
+        help="record only scripts that have RankMonitor() in their list of callbacks",
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        metavar="N",
+        help="with several nodes: port of the aggregator on node 0 (default: msrun's --master_port + 1)",
+    )
+    _add_security(parser)
     _add_waits(parser)
     _add_detect(parser)
 
@@ -223,14 +254,55 @@ def _add_serve(command: Commands) -> None:
         epilog=_SERVE_EXIT_CODES,
     )
     parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run's folder")
-    parser.add_argument(
-        "--bind", required=True, metavar="ENDPOINT", help="where to listen: ipc://PATH or tcp://ADDRESS:PORT"
-    )
+    _add_binds(parser)
     parser.add_argument(
         "--world-size", type=int, metavar="N", help="number of ranks (default: what the ranks say)"
     )
     _add_waits(parser)
     _add_detect(parser)
+    _add_security(parser)
+    _add_descriptors(parser)
+
+
+def _add_relay(command: Commands) -> None:
+    parser = command(
+        "relay",
+        help="forward a node's ranks to the aggregator as one block a step",
+        description=_RELAY_DESCRIPTION,
+        epilog=_SERVE_EXIT_CODES,
+    )
+    _add_binds(parser)
+    parser.add_argument(
+        "--upstream",
+        required=True,
+        metavar="ENDPOINT",
+        help="where the aggregator or a further relay listens",
+    )
+    _add_security(parser)
+    _add_descriptors(parser)
+
+
+def _add_keygen(command: Commands) -> None:
+    parser = command(
+        "keygen",
+        help="make the key file for a job on several machines",
+        description=_KEYGEN_DESCRIPTION,
+        epilog="exit codes:\n  0    done\n  2    wrong usage, the file exists or cannot be written",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the file to make")
+
+
+def _add_binds(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bind",
+        required=True,
+        action="append",
+        metavar="ENDPOINT",
+        help="where to listen: ipc://PATH or tcp://ADDRESS:PORT; may be repeated",
+    )
+
+
+def _add_descriptors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ready-fd", type=int, metavar="FD", help="write the endpoint to this descriptor once it listens"
     )
@@ -239,6 +311,18 @@ def _add_serve(command: Commands) -> None:
         type=int,
         metavar="FD",
         help="end of file on this descriptor: no more ranks will come",
+    )
+
+
+def _add_security(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--key",
+        type=Path,
+        metavar="FILE",
+        help="key file for connections between machines; the same on all of them (see crossrank keygen)",
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="allow connections between machines without a key"
     )
 
 
@@ -263,9 +347,9 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-lag",
         type=int,
-        default=1000,
+        default=10_000,
         metavar="N",
-        help="steps by which a rank may lag before a step is closed without it (default: 1000)",
+        help="steps by which a rank may lag before a step is closed without it (default: 10000)",
     )
 
 
@@ -276,4 +360,9 @@ def _add_detect(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help="change a threshold of detection; may be repeated (a wrong name prints those that exist)",
+    )
+    parser.add_argument(
+        "--stop-on-nonfinite",
+        action="store_true",
+        help="ask training for an orderly stop after a loss that is NaN or infinite",
     )

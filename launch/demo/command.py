@@ -38,7 +38,7 @@ def demo(logdir: Path, *, healthy: bool, tensorboard: bool) -> int:
         time_stamp="",
         bind=None,
         max_wait_seconds=30.0,
-        max_lag_steps=1000,
+        max_lag_steps=10_000,
     )
     damage = "no damage" if healthy else f"rank {DAMAGED_RANK} silently damaged from step {DAMAGED_FROM} on"
     tell(f"{_RANKS} ranks on CPU, {_STEPS} steps, {damage}; this takes half a minute")
