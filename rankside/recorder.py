@@ -35,7 +35,7 @@ class Recorder:
     """Records one rank's numbers.
 
     counters: entries `dropped` from a full queue, `unsent` blocks that left the outbox unacknowledged,
-    `failed` operations.
+    `failed` operations, `unwritten` events that the disk did not take.
 
     wall_clock: seconds since the epoch; it dates values and names files, and may be wrong without harm.
     """

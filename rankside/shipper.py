@@ -291,6 +291,7 @@ class Shipper(threading.Thread):
             time.sleep(wait_seconds)
             return
         self._flush()  # what the aggregator hears of stands in the file, also when this process is killed
+        self._count_losses(self._uplink)
         now = time.monotonic()
         phase = self.phase
         try:
@@ -306,6 +307,12 @@ class Shipper(threading.Thread):
             self._fail("the connection to the aggregator", error)
             time.sleep(_IDLE_SECONDS)
         self._counters["unsent"] = self._uplink.dropped
+
+    def _count_losses(self, uplink: Uplink) -> None:
+        if self._writer is not None:
+            self._counters["unwritten"] = self._writer.lost_events
+        uplink.entries_dropped = self._counters["dropped"]
+        uplink.events_unwritten = self._counters["unwritten"]
 
     def _flush_when_due(self) -> None:
         now = time.monotonic()
@@ -324,24 +331,31 @@ class Shipper(threading.Thread):
 
     def _say_goodbye(self) -> None:
         """Stay until everything has arrived, as long as the aggregator answers and time allows."""
-        self.flush_wanted = True
-        self._flush_when_due()
+        self._close_file()
         uplink = self._uplink
         if uplink is None:
             return
+        self._count_losses(uplink)
         uplink.ask_anew()
         while not uplink.delivered and uplink.responsive and time.monotonic() < self._deadline:
             uplink.beat(now=time.monotonic(), step=self._step, phase="leaving", phase_seconds=0.0)
             self._pump(_IDLE_SECONDS)
         uplink.say_goodbye(self._reason)
 
+    def _close_file(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except OSError as error:
+            self._fail("closing the event file", error)
+
     def _close(self) -> None:
-        for closing in (self._writer, self._uplink):
-            try:
-                if closing is not None:
-                    closing.close()
-            except OSError as error:
-                self._fail("closing", error)
+        self._close_file()
+        try:
+            if self._uplink is not None:
+                self._uplink.close()
+        except OSError as error:
+            self._fail("closing the connection", error)
         if self._aggregator is not None:
             os.close(self._aggregator.lifeline)
 

@@ -30,6 +30,7 @@ class Uplink:
     """One rank's connection to the aggregator or a relay.
 
     refusal: why the aggregator will not serve this rank, or "". advice: the last that it gave, or None.
+    entries_dropped, events_unwritten: what the aggregator is told that this rank could not keep.
     """
 
     def __init__(
@@ -54,6 +55,8 @@ class Uplink:
         self._received = 0
         self._unanswered = 0
         self.refusal = ""
+        self.entries_dropped = 0
+        self.events_unwritten = 0
         self.advice: wire.Advice | None = None
 
     @property
@@ -100,7 +103,17 @@ class Uplink:
         """Send a sign of life, which the aggregator answers with what it has."""
         rank, incarnation = self._hello.rank, self._hello.incarnation
         outbox = self._outbox
-        beat = wire.Beat(rank, incarnation, outbox.oldest, outbox.sent, step, phase, phase_seconds)
+        beat = wire.Beat(
+            rank,
+            incarnation,
+            outbox.oldest,
+            outbox.sent,
+            step,
+            phase,
+            phase_seconds,
+            self.entries_dropped,
+            self.events_unwritten,
+        )
         if self._introduced and self._link.send(wire.encode(wire.Heartbeat((beat,)))):
             self._unanswered += 1
         self._next_beat = now + self._heartbeat_seconds

@@ -7,7 +7,8 @@ as little-endian binary columns inside it, so that neither side loops over value
     TAGS       1  [1, index of the first, [[name, kind, unit, description], ...]]
     BLOCK      2  [2, step, rows: int64 (rows, 3), wall_times: float64 (rows,), tag_ids: uint32 (tags,),
                    columns: float64 (7, rows, tags)]
-    HEARTBEAT  3  [3, [[rank, incarnation, oldest sequence kept, last sent, step, phase, seconds in phase], ...]]
+    HEARTBEAT  3  [3, [[rank, incarnation, oldest sequence kept, last sent, step, phase, seconds in phase,
+                   entries dropped, events not written], ...]]
     GOODBYE    4  [4, rank, incarnation, sequence sent, reason]
     PULSE      5  [5, rows: int64 (rows, 5)]                                        (downward)
     UNKNOWN    6  [6]                                                               (downward)
@@ -103,7 +104,8 @@ class Beat(NamedTuple):
     """What one rank is doing, for how many seconds, and which blocks it has.
 
     oldest: the lowest sequence that it still keeps; those before are acknowledged or lost. sequence: the highest
-    that it has sent on this connection before this message.
+    that it has sent on this connection before this message. dropped: logged entries that its full queue did not
+    take. unwritten: events that its disk did not take.
     """
 
     rank: int
@@ -113,6 +115,8 @@ class Beat(NamedTuple):
     step: int
     phase: str
     seconds: float
+    dropped: int = 0
+    unwritten: int = 0
 
 
 class Heartbeat(NamedTuple):
@@ -374,9 +378,9 @@ def _read_heartbeat(entries: Any) -> Heartbeat:
 
 
 def _read_beat(entry: Any) -> Beat:
-    if not isinstance(entry, tuple) or len(entry) != 7:
-        raise WireError(f"a beat has seven fields, not {_shown(entry)}")
-    rank, incarnation, oldest, sequence, step, phase, seconds = entry
+    if not isinstance(entry, tuple) or len(entry) != 9:
+        raise WireError(f"a beat has nine fields, not {_shown(entry)}")
+    rank, incarnation, oldest, sequence, step, phase, seconds, dropped, unwritten = entry
     if not isinstance(seconds, float) or not np.isfinite(seconds):
         raise WireError(f"seconds must be a finite float, not {_shown(seconds)}")
     return Beat(
@@ -387,6 +391,8 @@ def _read_beat(entry: Any) -> Beat:
         _integer(step, "step", STEP_LIMIT),
         _text(phase, "phase", NAME_LIMIT_BYTES),
         seconds,
+        _integer(dropped, "dropped entries", STEP_LIMIT),
+        _integer(unwritten, "unwritten events", STEP_LIMIT),
     )
 
 

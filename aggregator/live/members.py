@@ -5,6 +5,7 @@ Pure: the clock's value is brought by the caller, and whether a process still ru
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,8 +44,8 @@ class Member:
     """One incarnation of one rank.
 
     heard: when its last message came, in seconds of the service's clock. step, phase, phase_since: from its
-    heartbeats. acknowledged: the highest sequence that the rank may forget. advice: what it was
-    last advised. reason: what it gave at its goodbye.
+    heartbeats. dropped, unwritten: how much it could not keep, likewise. acknowledged: the highest sequence that
+    the rank may forget. advice: what it was last advised. reason: what it gave at its goodbye.
     """
 
     hello: Hello
@@ -54,6 +55,8 @@ class Member:
     step: int = 0
     phase: str = "starting"
     phase_since: float = 0.0
+    dropped: int = 0
+    unwritten: int = 0
     acknowledged: int = 0
     advice: Advice | None = None
     presence: Presence = Presence.LIVE
@@ -64,7 +67,19 @@ class Member:
         self.step = beat.step
         self.phase = beat.phase
         self.phase_since = now - beat.seconds
+        self.dropped = beat.dropped
+        self.unwritten = beat.unwritten
         return self.ledger.forget_before(beat.oldest)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What did not go the straight way."""
+        return Counter(
+            duplicates=self.ledger.duplicates,
+            lost=self.ledger.lost,
+            dropped=self.dropped,
+            unwritten=self.unwritten,
+        )
 
     def take_goodbye(self, goodbye: Goodbye) -> list[tuple[int, Report]]:
         """Take note that the rank leaves; blocks of it that have not come are lost. Returns what waited for them."""
@@ -81,6 +96,7 @@ class Members:
 
     def __init__(self, patience: Patience = Patience()) -> None:  # noqa: B008 (it is immutable)
         self.abandoned = 0
+        self._replaced: Counter[str] = Counter()
         self._patience = patience
         self._members: dict[int, Member] = {}
 
@@ -102,7 +118,9 @@ class Members:
         member = self.get(hello.rank, hello.incarnation)
         if member is None:
             older = self._members.get(hello.rank)
-            self.abandoned += older is not None and older.presence is not Presence.LEFT
+            if older is not None:
+                self.abandoned += older.presence is not Presence.LEFT
+                self._replaced.update(older.counts)
             member = self._members[hello.rank] = Member(hello, identity, Ledger(stored=stored), now)
         member.identity = identity
         member.heard = now
@@ -122,6 +140,18 @@ class Members:
         for member in lost:
             member.presence = Presence.LOST
         return lost
+
+    @property
+    def counts(self) -> Counter[str]:
+        """What did not go the straight way, over all incarnations.
+
+        duplicates: blocks that came again. lost: blocks that a rank no longer had when they were missed. dropped:
+        logged entries that a rank's full queue did not take. unwritten: events that a rank's disk did not take.
+        """
+        counts = Counter(self._replaced)
+        for member in self:
+            counts.update(member.counts)
+        return counts
 
     @property
     def all_gone(self) -> bool:

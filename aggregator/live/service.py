@@ -13,7 +13,7 @@ import numpy as np
 
 from aggregator.align import Admission, Report
 from aggregator.live.members import Member, Members, Patience, Presence
-from aggregator.live.session import OutOfStepError, Session, Strangers
+from aggregator.live.session import OutOfStepError, Session, Sessions, Strangers
 from rankside import wire
 from rankside.errors import WireError
 
@@ -67,14 +67,13 @@ class Service:
         self._run = run
         self._send = send
         self._stored = dict(stored or {})
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions = Sessions(aligner.table)
         self._strangers = Strangers()
-        self._restarts: Counter[bytes] = Counter()
 
     @property
     def lost(self) -> int:
         """Blocks that a rank no longer had when they were missed."""
-        return sum(member.ledger.lost for member in self.members)
+        return self.members.counts["lost"]
 
     def take(self, identity: bytes, payload: bytes, *, now: float) -> None:
         """Take one payload of one peer."""
@@ -118,7 +117,7 @@ class Service:
             self._welcome(identity, message, now)
             return
         if isinstance(message, wire.Join):
-            self._sessions[identity] = Session(self._aligner.table)
+            self._sessions.open(identity)
             self._send(identity, wire.encode(wire.Welcome(self._run)))
             return
         session = self._sessions.get(identity)
@@ -138,9 +137,7 @@ class Service:
             raise WireError(f"a rank does not send {type(message).__name__}")
 
     def _begin_again(self, identity: bytes) -> None:
-        self._sessions.pop(identity, None)
-        self._restarts[identity] += 1
-        if self._restarts[identity] > _RESTARTS:
+        if self._sessions.restart(identity) > _RESTARTS:
             self._refuse(identity, "it sends blocks without their tag table, again and again")
         else:
             self._send(identity, wire.encode(wire.Unknown()))
@@ -159,8 +156,7 @@ class Service:
             return
         sequence = stored.sequence if stored.incarnation == hello.incarnation else 0
         self.members.enter(hello, identity, now=now, stored=sequence)
-        session = self._sessions.setdefault(identity, Session(self._aligner.table))
-        session.ranks.add((hello.rank, hello.incarnation))
+        self._sessions.introduce(identity, hello.rank, hello.incarnation)
 
     def _take_block(self, session: Session, block: wire.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
@@ -181,13 +177,18 @@ class Service:
 
     def _answer(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat, now: float) -> None:
         rows = []
+        strange = False
         for beat in heartbeat.beats:
             member = self._member(session, beat.rank, beat.incarnation, now)
-            if member is not None:
+            if member is None:
+                strange = True  # its hello got lost on the way, or a newer start of it has come elsewhere
+            else:
                 self._add(member, member.take_beat(beat, now), now)
                 received = member.ledger.received
                 rows.append((beat.rank, beat.incarnation, beat.sequence, received, member.acknowledged))
         self._send(identity, wire.encode(wire.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
+        if strange:
+            self._send(identity, wire.encode(wire.Unknown()))
         if self._advise is not None:
             for rank, incarnation, *_ in rows:
                 self._send_advice(identity, self._advise(rank, incarnation))
@@ -219,7 +220,7 @@ class Service:
 
     def _refuse(self, identity: bytes, reason: str) -> None:
         """Refuse a connection altogether."""
-        self._sessions.pop(identity, None)
+        self._sessions.forget(identity)
         self._say_refused(identity, wire.NOBODY, 0, reason)
 
     def _say_refused(self, identity: bytes, rank: int, incarnation: int, reason: str) -> None:

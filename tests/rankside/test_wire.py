@@ -51,7 +51,16 @@ def blocks(draw):
 
 
 beats = st.builds(
-    wire.Beat, ranks, sequences, sequences, sequences, sequences, texts, st.floats(0, 1e9, allow_nan=False)
+    wire.Beat,
+    ranks,
+    sequences,
+    sequences,
+    sequences,
+    sequences,
+    texts,
+    st.floats(0, 1e9, allow_nan=False),
+    sequences,
+    sequences,
 )
 messages = st.one_of(
     hellos(),
@@ -95,7 +104,10 @@ def columns(index, value):
 
 
 def beat(**changed):
-    fields = {"rank": 1, "incarnation": 2, "oldest": 1, "sequence": 4, "step": 9, "phase": "", "seconds": 0.5}
+    fields = {
+        "rank": 1, "incarnation": 2, "oldest": 1, "sequence": 4, "step": 9, "phase": "", "seconds": 0.5, "dropped": 0,
+        "unwritten": 0,
+    }  # fmt: skip
     return [3, [list((fields | changed).values())]]
 
 
@@ -209,6 +221,8 @@ HOSTILE = {
     "heartbeat: infinite seconds": beat(seconds=float("inf")),
     "heartbeat: whole seconds": beat(seconds=1),
     "heartbeat: negative step": beat(step=-1),
+    "heartbeat: negative losses": beat(dropped=-1),
+    "heartbeat: losses in words": beat(unwritten="none"),
     "heartbeat: phase is binary": beat(phase=b"x"),
     "heartbeat: long phase": beat(phase="x" * 513),
     "heartbeat: rank is a truth value": beat(rank=True),
