@@ -12,16 +12,15 @@ from rankside import keys
 from rankside.transport import Hub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 
-def open_hub(bind: str, remote_bind: str | None, *, key: Path | None, insecure: bool) -> Hub:
-    """Listen on the endpoint for this machine, and on the one for others where there is one.
+def open_hub(endpoints: Sequence[str], *, key: Path | None, insecure: bool) -> Hub:
+    """Listen on the endpoints.
 
     Raises `ConfigError` where the key file cannot be used and `TransportError` where an endpoint cannot.
     """
-    endpoints = (bind,) if remote_bind is None else (bind, remote_bind)
     return Hub(*endpoints, keys=keys.load(key) if key is not None else None, insecure=insecure)
 
 

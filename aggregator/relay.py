@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 class RelayOptions:
     """What a relay is told.
 
-    bind, remote_bind: endpoints for the ranks of this machine and for relays of others. upstream: endpoint of
-    the root or of a further relay. key: key file for TCP beyond this machine, which is needed unless `insecure`.
+    bind: endpoints to listen on; the first is the one for the ranks of this machine. upstream: endpoint of the
+    root or of a further relay. key: key file for TCP beyond this machine, which is needed unless `insecure`.
     ready_fd: file descriptor to write the endpoint, the run's name and a newline to, once the root has named it.
     lifeline_fd: read end of a pipe; when its other end closes, no further rank will come.
     """
 
-    bind: str
+    bind: tuple[str, ...]
     upstream: str
-    remote_bind: str | None = None
     key: Path | None = None
     insecure: bool = False
     ready_fd: int | None = None
@@ -42,7 +41,7 @@ def relay(options: RelayOptions) -> int:
     Raises `TransportError` or `ConfigError` where it cannot begin.
     """
     logging.basicConfig(format="crossrank relay: %(message)s", level=logging.INFO)
-    hub = open_hub(options.bind, options.remote_bind, key=options.key, insecure=options.insecure)
+    hub = open_hub(options.bind, key=options.key, insecure=options.insecure)
     key = keys.load(options.key) if options.key is not None else None
     link = Link(options.upstream, keys=key, insecure=options.insecure)
     with stop_on_sigterm() as stopping:

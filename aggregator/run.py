@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 class ServeOptions:
     """What an aggregator is told.
 
-    run_dir: the run's folder; its name is the run's name. bind: endpoint for the ranks of this machine.
-    remote_bind: endpoint for relays and ranks of other machines, or None. key: key file, which it needs unless
+    run_dir: the run's folder; its name is the run's name. bind: endpoints to listen on; the first is the
+    one for the ranks of this machine. key: key file, which an endpoint beyond this machine needs unless
     `insecure`: plain TCP was asked for by name.
     world_size: how many ranks to expect, or None to learn it from the first one.
     max_wait_seconds, max_lag_steps: how long a step waits for missing ranks.
@@ -47,8 +47,7 @@ class ServeOptions:
     """
 
     run_dir: Path
-    bind: str
-    remote_bind: str | None = None
+    bind: tuple[str, ...]
     key: Path | None = None
     insecure: bool = False
     world_size: int | None = None
@@ -68,7 +67,7 @@ def serve(options: ServeOptions) -> int:
     """
     logging.basicConfig(format="crossrank: %(message)s", level=logging.INFO)
     settings = DetectionSettings.from_pairs(options.detect)
-    hub = open_hub(options.bind, options.remote_bind, key=options.key, insecure=options.insecure)
+    hub = open_hub(options.bind, key=options.key, insecure=options.insecure)
     with stop_on_sigterm() as stopping:
         run_dir = options.run_dir
         (run_dir / "merged").mkdir(parents=True, exist_ok=True)
@@ -130,8 +129,7 @@ def _status(
     members = list(service.members)
     counts = {
         **aligner.counts._asdict(),
-        "duplicates": sum(m.ledger.duplicates for m in members),
-        "lost": service.lost,
+        **service.members.counts,
         **service.counters,
     }
     return {

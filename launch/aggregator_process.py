@@ -26,17 +26,18 @@ _HEALTHY_SECONDS = 60.0
 
 
 class AggregatorProcess:
-    """One `crossrank serve` after the other, never two at a time; times are the caller's monotonic seconds.
+    """One `crossrank serve` or `relay` after the other, never two at a time.
 
-    pid: of the one that runs, None when none does. listening: whether it has said that it listens.
+    Times are the caller's monotonic seconds. pid: of the one that runs, None when none does. said: the words
+    with which it said that it listens: the endpoint, and from a relay the run's name.
     """
 
     def __init__(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], inherit_fds: Sequence[int] = ()
     ) -> None:
-        """arguments: of `crossrank serve`, without its descriptors. inherit_fds: others that it keeps open."""
+        """arguments: of crossrank, without the descriptors. inherit_fds: others that it keeps open."""
         self.pid: int | None = None
-        self.listening = False
+        self.said: tuple[str, ...] = ()
         self._arguments = tuple(arguments)
         self._environment = environment
         self._inherit_fds = tuple(inherit_fds)
@@ -55,7 +56,7 @@ class AggregatorProcess:
         os.set_blocking(ready_read, False)
         self._ready_read = ready_read
         descriptors = ("--ready-fd", str(ready_write), "--lifeline-fd", str(self._lifeline_read))
-        argv = python_program("launch.cli", "main", "serve", *self._arguments, *descriptors)
+        argv = python_program("launch.cli", "main", *self._arguments, *descriptors)
         try:
             self.pid = start(
                 argv,
@@ -68,10 +69,10 @@ class AggregatorProcess:
 
     def poll_listening(self) -> bool:
         """Return whether the one that runs has written its endpoint line."""
-        if not self.listening and self._ready_read is not None:
+        if not self.said and self._ready_read is not None:
             with contextlib.suppress(BlockingIOError):
-                self.listening = b"\n" in os.read(self._ready_read, 4096)
-        return self.listening
+                self.said = tuple(os.read(self._ready_read, 4096).decode("utf-8", "replace").split())
+        return bool(self.said)
 
     def ended(self, ended: Ended, now: float) -> str:
         """Take note that it has ended although ranks may still come; return the line that says so."""
@@ -112,7 +113,7 @@ class AggregatorProcess:
             self._lifeline_read = -1
 
     def _forget_ready(self) -> None:
-        self.listening = False
+        self.said = ()
         if self._ready_read is not None:
             os.close(self._ready_read)
             self._ready_read = None

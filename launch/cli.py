@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
 from launch.parser import make_parser
 from launch.terminal import say, tell
+from rankside.config import KEY_VARIABLE
 from rankside.errors import CrossrankError
 
 if TYPE_CHECKING:
@@ -53,11 +55,24 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         max_wait_seconds=options.max_wait,
         max_lag_steps=options.max_lag,
         detect=options.detect,
+        stop_on_nonfinite=options.stop_on_nonfinite,
+        attach=options.attach,
+        port=options.port,
+        key=options.key or _key_of_environment(),
+        insecure=options.insecure,
     )
     outcome = run_with_sidecar(plan, os.environ)
-    for line in summary(outcome.run_dir, complete=outcome.complete):
+    for line in summary(outcome.run_dir, complete=outcome.complete) if plan.is_root else ():
         tell(line)
+    if not plan.is_root:
+        tell(f"rank files: {outcome.run_dir}")
+        tell("merged curves and findings are on node 0")
     return outcome.exit_code
+
+
+def _key_of_environment() -> Path | None:
+    name = os.environ.get(KEY_VARIABLE)
+    return Path(name) if name else None
 
 
 def _demo(options: argparse.Namespace, _: list[str]) -> int:
@@ -86,18 +101,50 @@ def _serve(options: argparse.Namespace, _: list[str]) -> int:
     return serve(
         ServeOptions(
             run_dir=options.run_dir,
-            bind=options.bind,
+            bind=tuple(options.bind),
             world_size=options.world_size,
             max_wait_seconds=options.max_wait,
             max_lag_steps=options.max_lag,
             ready_fd=options.ready_fd,
             lifeline_fd=options.lifeline_fd,
             detect=tuple(options.detect),
+            stop_on_nonfinite=options.stop_on_nonfinite,
+            key=options.key,
+            insecure=options.insecure,
         )
     )
 
 
-_COMMANDS = {"run": _run, "demo": _demo, "tensorboard": _tensorboard, "merge": _merge, "serve": _serve}
+def _relay(options: argparse.Namespace, _: list[str]) -> int:
+    from aggregator.relay import RelayOptions, relay
+
+    return relay(
+        RelayOptions(
+            bind=tuple(options.bind),
+            upstream=options.upstream,
+            key=options.key,
+            insecure=options.insecure,
+            ready_fd=options.ready_fd,
+            lifeline_fd=options.lifeline_fd,
+        )
+    )
+
+
+def _keygen(options: argparse.Namespace, _: list[str]) -> int:
+    from launch.keygen import keygen
+
+    return keygen(options.file)
+
+
+_COMMANDS = {
+    "run": _run,
+    "demo": _demo,
+    "tensorboard": _tensorboard,
+    "merge": _merge,
+    "serve": _serve,
+    "relay": _relay,
+    "keygen": _keygen,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

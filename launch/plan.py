@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
+from launch.msrun import msrun_layout
+from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from launch.msrun import MsrunLayout
+
 _NAME_LIMIT_BYTES = 128
-_MSRUN_DEFAULT_WORKERS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,10 @@ class RunPlan:
     bind: `tcp://<loopback address>:<port>`, or None for a socket in a private folder.
     world_size: the number of ranks as far as the command tells, else None.
     max_wait_seconds, max_lag_steps: how long the ranks of a step wait for the missing ones.
-    detect: thresholds of detection, NAME=VALUE each.
+    detect: thresholds of detection, NAME=VALUE each. stop_on_nonfinite: whether training is asked to stop.
+    attach: whether workers are recorded without a RankMonitor in the script.
+    root: where the root listens for the other nodes; None on one node. is_root: whether it runs on this one.
+    key: key file. insecure: whether plain TCP was asked for.
     """
 
     command: tuple[str, ...]
@@ -45,6 +51,12 @@ class RunPlan:
     max_wait_seconds: float
     max_lag_steps: int
     detect: tuple[str, ...] = ()
+    stop_on_nonfinite: bool = False
+    attach: bool = True
+    root: str | None = None
+    is_root: bool = True
+    key: Path | None = None
+    insecure: bool = False
 
     @classmethod
     def checked(
@@ -59,13 +71,24 @@ class RunPlan:
         max_wait_seconds: float,
         max_lag_steps: int,
         detect: Sequence[str] = (),
+        stop_on_nonfinite: bool = False,
+        attach: bool = True,
+        port: int | None = None,
+        key: Path | None = None,
+        insecure: bool = False,
     ) -> RunPlan:
         """Return the plan for these options, or raise UsageError.
 
-        run_name: the user's own name; None makes one of `time_stamp` and the `name_parts` (KEY=VALUE each).
+        port: of the root, for the other nodes; None takes the one after msrun's own. run_name: the user's own
+        name; None makes one of `time_stamp` and the `name_parts` (KEY=VALUE each).
         """
         check_tuning(max_wait_seconds=max_wait_seconds, max_lag_steps=max_lag_steps, detect=detect)
         program = _resolved_command(command)
+        layout = msrun_layout(command)
+        root = None
+        if layout is not None and layout.many_nodes:
+            root = root_endpoint(layout, port=port, secured=insecure or key is not None)
+        check_key(key)
         name = run_name if run_name is not None else "_".join([time_stamp, *_checked_parts(name_parts)])
         check_run_name(name)
         absolute = Path(os.path.abspath(logdir))  # noqa: PTH100 - resolve() would follow the user's links
@@ -76,11 +99,42 @@ class RunPlan:
             run_name=name,
             name_is_fixed=run_name is not None,
             bind=None if bind is None else _checked_bind(bind),
-            world_size=world_size_of(command),
+            world_size=layout.worker_num if layout is not None else None,
             max_wait_seconds=max_wait_seconds,
             max_lag_steps=max_lag_steps,
             detect=tuple(detect),
+            stop_on_nonfinite=stop_on_nonfinite,
+            attach=attach,
+            root=root,
+            is_root=layout is None or not layout.many_nodes or layout.is_master,
+            key=None if key is None else key.absolute(),
+            insecure=insecure,
         )
+
+
+def root_endpoint(layout: MsrunLayout, *, port: int | None, secured: bool) -> str:
+    """Return where the root listens for the other nodes; raise UsageError where that is not safe."""
+    if not secured:
+        raise UsageError(
+            f"the command trains on several nodes ({layout.local_worker_num} of {layout.worker_num} ranks here): make "
+            "a key with `crossrank keygen FILE`, copy it to every node and give it with --key FILE, or say --insecure"
+        )
+    chosen = layout.master_port + 1 if port is None else port
+    if not 0 < chosen < 65536:
+        raise UsageError(f"--port must be from 1 to 65535, not {chosen}")
+    host = f"[{layout.master_addr}]" if ":" in layout.master_addr else layout.master_addr
+    return f"tcp://{host}:{chosen}"
+
+
+def check_key(key: Path | None) -> None:
+    """Raise UsageError for a key file that cannot be used."""
+    if key is not None:
+        from rankside import keys  # noqa: PLC0415 (it brings ZeroMQ, which a plain start does without)
+
+        try:
+            keys.load(key)
+        except ConfigError as error:
+            raise UsageError(f"--key: {error}") from None
 
 
 def check_tuning(*, max_wait_seconds: float, max_lag_steps: int, detect: Sequence[str]) -> None:
@@ -116,22 +170,6 @@ def check_run_name(name: str) -> None:
         reason = f"is longer than {_NAME_LIMIT_BYTES} bytes"
     if reason is not None:
         raise UsageError(f"the run name {name[:_NAME_LIMIT_BYTES]!r} {reason}; choose a plain folder name")
-
-
-def world_size_of(command: Sequence[str]) -> int | None:
-    """Return how many ranks an msrun command starts on all nodes; None for any other command."""
-    if Path(command[0]).name != "msrun":
-        return None
-    rest = iter(command[1:])
-    for word in rest:
-        if not word.startswith("--"):
-            break
-        option, equals, value = word.partition("=")
-        if not equals:
-            value = next(rest, "")
-        if option == "--worker_num":
-            return int(value) if value.isdigit() and int(value) > 0 else None
-    return _MSRUN_DEFAULT_WORKERS
 
 
 def _resolved_command(command: Sequence[str]) -> tuple[str, ...]:

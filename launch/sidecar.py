@@ -15,14 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launch.aggregator_process import AggregatorProcess
+from launch.arguments import relay_arguments, serve_arguments
+from launch.plan import check_run_name
 from launch.processes import become_subreaper, children, program_name, reap, send, start
 from launch.run_folders import lock_run_dir, make_run_dir, private_endpoint
 from launch.run_record import write_run_record
 from launch.terminal import say
-from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
+from launch.worker_environment import worker_environment
+from rankside.config import RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from launch.plan import RunPlan
     from launch.processes import Ended
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 _FORWARDED = frozenset({signal.SIGINT, signal.SIGTERM})
 _WATCHED = _FORWARDED | {signal.SIGCHLD}
 _LISTEN_LIMIT_SECONDS = 30.0
+_ROOT_LIMIT_SECONDS = 300.0  # nodes of a job may start minutes apart
 _FINISH_LIMIT_SECONDS = 600.0
 _KILL_AFTER_SECONDS = 10.0
 # An adopted process announces itself by no signal: how often to look for one once the command has ended.
@@ -53,31 +57,39 @@ def run_with_sidecar(plan: RunPlan, environment: Mapping[str, str]) -> Outcome:
     """
     with ExitStack() as stack:
         endpoint = plan.bind or stack.enter_context(private_endpoint())
-        run_dir = make_run_dir(plan.logdir, plan.run_name, name_is_fixed=plan.name_is_fixed)
-        lock = lock_run_dir(run_dir)
-        stack.callback(os.close, lock)
-        try:
-            write_run_record(run_dir, plan.command, now=time.time())
-        except OSError as error:
-            say(f"cannot write run.json: {error.strerror}; training goes on without it")
+        run_dir, lock = _enter_run(plan, stack) if plan.is_root else (None, ())
         stack.enter_context(_signals_blocked())
-        aggregator = AggregatorProcess(
-            _serve_arguments(plan, run_dir, endpoint), environment=os.environ, inherit_fds=(lock,)
+        arguments = (
+            relay_arguments(plan, endpoint) if run_dir is None else serve_arguments(plan, run_dir, endpoint)
         )
+        aggregator = AggregatorProcess(arguments, environment=os.environ, inherit_fds=lock)
         stack.callback(aggregator.close)
-        told = {**environment, ENDPOINT_VARIABLE: endpoint, RUN_DIR_VARIABLE: str(run_dir)}
-        return _Sidecar(plan.command, run_dir, aggregator, told).run()
+        told = worker_environment(environment, plan, endpoint)
+        return _Sidecar(plan, run_dir, aggregator, told).run()
+
+
+def _enter_run(plan: RunPlan, stack: ExitStack) -> tuple[Path, tuple[int, ...]]:
+    """Make the run's folder and claim it; return it and the descriptors that hold the claim."""
+    run_dir = make_run_dir(plan.logdir, plan.run_name, name_is_fixed=plan.name_is_fixed)
+    lock = lock_run_dir(run_dir)
+    stack.callback(os.close, lock)
+    try:
+        write_run_record(run_dir, plan.command, now=time.time())
+    except OSError as error:
+        say(f"cannot write run.json: {error.strerror}; training goes on without it")
+    return run_dir, (lock,)
 
 
 class _Sidecar:
     def __init__(
         self,
-        command: Sequence[str],
-        run_dir: Path,
+        plan: RunPlan,
+        run_dir: Path | None,
         aggregator: AggregatorProcess,
         environment: Mapping[str, str],
     ) -> None:
-        self._command = command
+        self._plan = plan
+        self._command = plan.command
         self._run_dir = run_dir
         self._aggregator = aggregator
         self._environment = environment
@@ -91,13 +103,14 @@ class _Sidecar:
     def run(self) -> Outcome:
         self._start_aggregator()
         stopped_by = self._wait_until_listening()
+        self._run_dir = self._run_dir or self._join_run()
         if stopped_by is not None:
             self._exit_code = 128 + stopped_by
         else:
             self._start_command()
             self._attend()
         complete = self._finish()
-        if self._exit_code is None:
+        if self._exit_code is None or self._run_dir is None:
             raise AssertionError
         return Outcome(self._exit_code, self._run_dir, complete)
 
@@ -109,20 +122,34 @@ class _Sidecar:
 
     def _wait_until_listening(self) -> int | None:
         """Return the signal that came meanwhile, if one did."""
-        deadline = time.monotonic() + _LISTEN_LIMIT_SECONDS
+        limit_seconds = _LISTEN_LIMIT_SECONDS if self._plan.is_root else _ROOT_LIMIT_SECONDS
+        deadline = time.monotonic() + limit_seconds
+        next_line = time.monotonic() + _LISTEN_LIMIT_SECONDS
         while self._aggregator.pid is not None and not self._aggregator.poll_listening():
             if time.monotonic() > deadline:
-                say(f"the aggregator is not up after {_LISTEN_LIMIT_SECONDS:g} s; training starts anyway")
+                where = "" if self._plan.is_root else f" at {self._plan.root}"
+                say(f"the aggregator{where} is not up after {limit_seconds:g} s; training starts anyway")
                 break
+            if time.monotonic() > next_line:
+                say(f"waiting for node 0 at {self._plan.root}, at most {limit_seconds:g} s")
+                next_line = deadline
             received = signal.sigtimedwait(_WATCHED, 0.05)
             if received is not None and received.si_signo in _FORWARDED:
                 return received.si_signo
             self._reap()
         return None
 
+    def _join_run(self) -> Path:
+        """Make this node's folder of the run that the root has named."""
+        said = self._aggregator.said
+        name = said[1] if len(said) > 1 else self._plan.run_name
+        check_run_name(name)  # it came from another machine
+        return make_run_dir(self._plan.logdir, name, name_is_fixed=True)
+
     def _start_command(self) -> None:
+        environment = {**self._environment, RUN_DIR_VARIABLE: str(self._run_dir)}
         try:
-            self._command_pid = start(self._command, environment=self._environment)
+            self._command_pid = start(self._command, environment=environment)
         except OSError as error:
             say(f"cannot start {self._command[0]}: {error.strerror}")
             self._exit_code = 126
@@ -242,16 +269,6 @@ class _Sidecar:
 
 def _listed(pids: set[int]) -> str:
     return ", ".join(map(str, sorted(pids)))
-
-
-def _serve_arguments(plan: RunPlan, run_dir: Path, endpoint: str) -> list[str]:
-    arguments = ["--run-dir", str(run_dir), "--bind", endpoint]
-    arguments += ["--max-wait", str(plan.max_wait_seconds), "--max-lag", str(plan.max_lag_steps)]
-    if plan.world_size is not None:
-        arguments += ["--world-size", str(plan.world_size)]
-    for pair in plan.detect:
-        arguments += ["--detect", pair]
-    return arguments
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.errors import UsageError
-from launch.plan import RunPlan, check_run_name, world_size_of
+from launch.msrun import msrun_layout
+from launch.plan import RunPlan, check_run_name
 
 
 @given(st.text(max_size=140))
@@ -38,7 +39,8 @@ def test_an_accepted_run_name_is_one_visible_folder_inside_the_log_folder(name: 
     ],
 )
 def test_world_size_is_read_from_the_options_of_msrun_only(command: str, world_size: int | None) -> None:
-    assert world_size_of(command.split()) == world_size
+    layout = msrun_layout(command.split())
+    assert (None if layout is None else layout.worker_num) == world_size
 
 
 def _plan(**changed: object) -> RunPlan:
