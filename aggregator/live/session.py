@@ -1,7 +1,8 @@
-"""One connection as its receiver knows it: the ranks it speaks for, and how its tags map to the run's."""
+"""Connections as their receiver knows them: the ranks they speak for, and how their tags map to the run's."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,8 @@ from rankside.errors import WireError
 from rankside.wire import Heartbeat
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from aggregator.tag_table import TagTable
@@ -49,8 +52,67 @@ class Strangers:
         self._asked.discard(identity)
 
 
+class Sessions:
+    """The connections that have opened. One goes when the last of its ranks has come on another one."""
+
+    def __init__(self, table: TagTable) -> None:
+        self._table = table
+        self._sessions: dict[bytes, Session] = {}
+        self._homes: dict[int, tuple[int, bytes]] = {}
+        self._restarts: Counter[bytes] = Counter()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Go through the identities of the connections, which may be forgotten meanwhile."""
+        return iter([*self._sessions])
+
+    def __len__(self) -> int:
+        """Return how many connections have opened."""
+        return len(self._sessions)
+
+    def get(self, identity: bytes) -> Session | None:
+        """Return the connection, or None where it has not opened."""
+        return self._sessions.get(identity)
+
+    def open(self, identity: bytes) -> None:
+        """Begin a connection anew, without any rank yet."""
+        self._sessions[identity] = Session(self._table)
+
+    def introduce(self, identity: bytes, rank: int, incarnation: int) -> None:
+        """Have the connection speak for a rank, and no other one for it or for older starts of it."""
+        session = self._sessions.setdefault(identity, Session(self._table))
+        session.ranks.add((rank, incarnation))
+        known, home = self._homes.get(rank, (incarnation, identity))
+        if known <= incarnation:
+            self._homes[rank] = incarnation, identity
+            if (known, home) != (incarnation, identity):
+                self._leave(home, (rank, known))
+
+    def forget(self, identity: bytes) -> None:
+        """Take the connection for one that has not opened."""
+        self._sessions.pop(identity, None)
+
+    def restart(self, identity: bytes) -> int:
+        """Forget the connection, which has to begin again; return how often it had to."""
+        self.forget(identity)
+        if len(self._restarts) >= _REMEMBERED:
+            self._restarts.clear()
+        self._restarts[identity] += 1
+        return self._restarts[identity]
+
+    def _leave(self, identity: bytes, speaker: tuple[int, int]) -> None:
+        session = self._sessions.get(identity)
+        if session is not None:
+            session.ranks.discard(speaker)
+            if not session.ranks:
+                self.forget(identity)
+                self._restarts.pop(identity, None)
+
+
 class Session:
-    """One connection: the sender's tag table, and how its indices map to the run's."""
+    """One connection: the sender's tag table, and how its indices map to the run's.
+
+    ranks: those that it speaks for, each with its incarnation.
+    """
 
     def __init__(self, table: TagTable) -> None:
         self.ranks: set[tuple[int, int]] = set()
