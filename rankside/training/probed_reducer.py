@@ -4,7 +4,7 @@ Each step writes one row of a ring:
 
     mark | local half square | global half square | loss scale | learning rate of group 0, 1, ... | mark
 
-float32; the mark is the number of the step, in this ring, modulo `MARKS`; a half square is half the sum of the
+float32; the mark is the number of the step, in this ring, as float32; a half square is half the sum of the
 squares of all gradients. The ring of layers holds `mark | half square of each gradient before the reduction`.
 """
 
@@ -18,7 +18,6 @@ from mindspore import Parameter, Tensor, nn, ops
 
 ROWS = 2048
 LAYER_ROWS = 64
-MARKS = 1 << 20  # so that marks are exact in float32
 
 _half_square = ops.MultitypeFuncGraph("crossrank_half_square")
 
@@ -54,6 +53,7 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
         self.add = ops.AddN()
         self.write = ops.ScatterUpdate()
         self.one = Tensor([1], mindspore.int32)
+        self.zero = Tensor(0.0, mindspore.float32)
         for name, value in {
             "count": Tensor([0], mindspore.int32),
             "notes": Tensor(np.zeros((ROWS, 5 + len(rates)), np.float32)),
@@ -73,12 +73,12 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
         if self.reduces:
             total = self.add(self.map(_half_square, reduced))
         position = self.count + self.one
-        mark = ops.cast(position % MARKS, mindspore.float32).reshape(())
+        mark = ops.cast(position, mindspore.float32).reshape(())
         row = [mark, local.reshape(()), total.reshape(())]
         if self.scale is not None:
             row.append(ops.cast(self.scale, mindspore.float32).reshape(()))
         else:
-            row.append(ops.zeros_like(mark))
+            row.append(self.zero)
         for index in range(len(self.rates)):
             if self.schedules[index]:  # noqa: SIM108 (a graph compiles only the branch it takes)
                 rate = self.rates[index](self.global_step)

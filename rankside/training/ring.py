@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankside.training.probed_reducer import MARKS
-
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -19,6 +17,9 @@ class Ring:
 
     parameter: what the graph writes. closed: whether the mark stands at a row's end as well as at its start, so
     that a row which is being overwritten is not taken for a whole one.
+
+    A mark is the number of the row as float32. That is exact up to 2**24 only, but two rows that share a place
+    in the ring differ by at least its length, which float32 still tells apart beyond any int32.
 
     A copy of the ring serves all rows that it holds, so one transfer from the device may serve many steps.
     """
@@ -45,5 +46,5 @@ class Ring:
         return found
 
     def _is(self, row: Float32Array, count: int) -> bool:
-        mark = count % MARKS
+        mark = np.float32(count)
         return bool(row[0] == mark and (not self._closed or row[-1] == mark))
