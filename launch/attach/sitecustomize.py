@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_ATTACHED = (
-    "CROSSRANK_ATTACHED"  # set where a process has attached: its own children must not pose as its rank
-)
+_ATTACHED = "CROSSRANK_ATTACHED"  # names the rank that has attached: its own children must not pose as it
+_LAUNCHER = "msrun"  # imports mindspore as well, and trains nothing
 
 
 def _run_hidden_sitecustomize() -> None:
@@ -52,11 +51,13 @@ class _AttachingLoader(Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = module.__loader__ = self._loader
         self._loader.exec_module(module)
+        if os.path.basename(sys.argv[0]) == _LAUNCHER:
+            return
         try:
             from rankside.training.attach import attach
 
             attach()
-            os.environ[_ATTACHED] = str(os.getpid())
+            os.environ[_ATTACHED] = _rank()
         except Exception as error:  # the training must run, whatever is wrong with us
             print(
                 f"crossrank: this process is not recorded: {type(error).__name__}: {error}", file=sys.stderr
@@ -77,6 +78,10 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-if os.environ.get("MS_ROLE") != "MS_SCHED" and _ATTACHED not in os.environ:
+def _rank() -> str:
+    return os.environ.get("RANK_ID") or os.environ.get("MS_NODE_ID") or os.environ.get("DEVICE_ID") or "0"
+
+
+if os.environ.get("MS_ROLE") != "MS_SCHED" and os.environ.get(_ATTACHED) != _rank():
     sys.meta_path.insert(0, _Finder())
 _run_hidden_sitecustomize()
