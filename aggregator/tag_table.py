@@ -33,6 +33,10 @@ class TagTable:
         """Return the index of each tag, int64, adding those that are new."""
         return np.array([self._add(tag) for tag in tags], np.int64)
 
+    def size_with(self, tags: Iterable[Tag]) -> int:
+        """Return how many tags the table would have with these as well."""
+        return len(self.tags) + len({tag.name for tag in tags} - self._ids.keys())
+
     def intern(self, ids: Int64Array) -> Int64Array:
         """Return the one array that stands for these ids, so that equal ones can be told by identity."""
         return self._interned.setdefault(ids.tobytes(), ids)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from aggregator.live.session import OutOfStepError, Session, Strangers
+from aggregator.live.session import OutOfStepError, Session, Sessions, Strangers
 from aggregator.tag_table import TagTable
 from rankside import wire
 from rankside.errors import WireError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("crossrank")
 _HOLD_SECONDS = 0.2  # how long the first rows of a step wait for the others
 _BEAT_SECONDS = 0.25  # between two heartbeats for all ranks together
+_BLOCK_BYTES = 4 << 20  # of columns, from which on a block waits for nobody
+_TAGS_AT_ONCE = 1000  # so that a table of any size fits into messages
 
 
 class _Rank(NamedTuple):
@@ -47,6 +49,7 @@ class _Gathered:
         self.tag_ids = tag_ids
         self.since = now
         self.rows = 0
+        self.bytes = 0
         self.parts: list[wire.Block] = []
 
     def block(self) -> wire.Block:
@@ -66,7 +69,8 @@ class Relay:
     joined: whether the root knows this relay, as far as is known here; `join` asks it to.
     run: the run's name as the root gave it, or "" until it has. Ranks are introduced to the root under that name.
     forwarded: blocks sent up. unsent: messages that the connection upward had no room for, which the ranks send
-    again. refusal: why the root refuses this relay, or "".
+    again. foreign: what a peer said of ranks that it does not speak for. refusal: why the root refuses this relay,
+    or "".
     """
 
     def __init__(
@@ -77,11 +81,12 @@ class Relay:
         self.refusal = ""
         self.forwarded = 0
         self.unsent = 0
+        self.foreign = 0
         self._send_down = send_down
         self._send_up = send_up
         self._table = TagTable()
         self._tags_sent = 0
-        self._sessions: dict[bytes, Session] = {}
+        self._sessions = Sessions(self._table)
         self._strangers = Strangers()
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._gathered: dict[tuple[int, int], _Gathered] = {}
@@ -111,7 +116,11 @@ class Relay:
 
     def take_up(self, payload: bytes) -> None:
         """Take what came from the root."""
-        message = wire.decode(payload)
+        try:
+            message = wire.decode(payload)
+        except WireError as error:
+            _LOGGER.warning("the root sent nonsense, ignored: %s", error)
+            return
         if isinstance(message, wire.Welcome):
             self.run = message.run
             self.joined = True
@@ -146,13 +155,11 @@ class Relay:
 
     def lose(self, hello: wire.Hello) -> None:
         """Say that a rank's process has ended without a goodbye."""
-        self.flush()
-        self._up(wire.Goodbye(hello.rank, hello.incarnation, 0, wire.GONE))
-        self._ranks.pop((hello.rank, hello.incarnation), None)
+        self._leave(wire.Goodbye(hello.rank, hello.incarnation, 0, wire.GONE))
 
     def _dispatch(self, identity: bytes, message: wire.Message, now: float) -> None:
         if isinstance(message, wire.Join):
-            self._sessions[identity] = Session(self._table)
+            self._sessions.open(identity)
             if self.run:
                 self._down(identity, wire.Welcome(self.run))
             return
@@ -168,49 +175,76 @@ class Relay:
         elif isinstance(message, wire.Tags):
             session.extend(message.first, message.tags)
         elif isinstance(message, wire.Heartbeat):
-            self._beats.update((beat.rank, beat) for beat in message.beats)
+            self._take_beats(identity, session, message)
         elif isinstance(message, wire.Goodbye):
-            self.flush()
-            self._up(message)
-            self._ranks.pop((message.rank, message.incarnation), None)
+            self._take_goodbye(session, message)
         else:
             raise WireError(f"a rank does not send {type(message).__name__}")
 
     def _introduce(self, identity: bytes, hello: wire.Hello) -> None:
-        session = self._sessions.setdefault(identity, Session(self._table))
-        session.ranks.add((hello.rank, hello.incarnation))
+        self._sessions.introduce(identity, hello.rank, hello.incarnation)
         self._ranks[hello.rank, hello.incarnation] = _Rank(hello, identity)
         if self.run:
             self._up(hello._replace(run=self.run))
+
+    def _take_beats(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat) -> None:
+        known = [beat for beat in heartbeat.beats if (beat.rank, beat.incarnation) in session.ranks]
+        self._beats.update((beat.rank, beat) for beat in known)
+        if len(known) < len(heartbeat.beats):
+            self.foreign += len(heartbeat.beats) - len(known)
+            self._down(identity, wire.Unknown())  # their hello got lost on the way
+
+    def _take_goodbye(self, session: Session, goodbye: wire.Goodbye) -> None:
+        if (goodbye.rank, goodbye.incarnation) not in session.ranks:
+            self.foreign += 1
+            return
+        self._leave(goodbye)
+
+    def _leave(self, goodbye: wire.Goodbye) -> None:
+        self.flush()
+        self._up(goodbye)
+        self._ranks.pop((goodbye.rank, goodbye.incarnation), None)
+        self._beats.pop(goodbye.rank, None)
 
     def _gather(self, session: Session, block: wire.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
         if order is not None:
             block = block._replace(columns=block.columns[:, :, order])
+        own = [(rank, incarnation) in session.ranks for rank, incarnation, _ in block.rows.tolist()]
+        if not all(own):
+            self.foreign += len(own) - sum(own)
+            if not any(own):
+                return
+            block = block._replace(
+                rows=block.rows[own], wall_times=block.wall_times[own], columns=block.columns[:, own]
+            )
         key = block.step, id(tag_ids)
         gathered = self._gathered.get(key)
         if gathered is None:
             gathered = self._gathered[key] = _Gathered(tag_ids, now)
         gathered.parts.append(block)
         gathered.rows += len(block.rows)
+        gathered.bytes += block.columns.nbytes
+        if gathered.bytes >= _BLOCK_BYTES:
+            self.flush(until=block.step)
 
     def _forward(self, key: tuple[int, int]) -> None:
         block = self._gathered.pop(key).block()
-        if self._tags_sent < len(self._table.tags):
-            news = wire.Tags(self._tags_sent, tuple(self._table.tags[self._tags_sent :]))
-            if not self._up(news):
+        while self._tags_sent < len(self._table.tags):
+            news = tuple(self._table.tags[self._tags_sent : self._tags_sent + _TAGS_AT_ONCE])
+            if not self._up(wire.Tags(self._tags_sent, news)):
                 return
-            self._tags_sent = len(self._table.tags)
+            self._tags_sent += len(news)
         self.forwarded += self._up(block)
 
     def _begin_again(self) -> None:
         """Introduce everybody anew, and have them send what the root may lack."""
         self._tags_sent = 0
         self._gathered.clear()
-        identities = list(self._sessions)
-        self._sessions.clear()
+        self._beats.clear()
         self._ranks.clear()
-        for identity in identities:
+        for identity in self._sessions:
+            self._sessions.forget(identity)
             self._strangers.forget(identity)
             self._down(identity, wire.Unknown())
 
@@ -231,7 +265,7 @@ class Relay:
             self.refusal = message.reason
 
     def _forget(self, identity: bytes) -> None:
-        self._sessions.pop(identity, None)
+        self._sessions.forget(identity)
         self._ranks = {key: rank for key, rank in self._ranks.items() if rank.identity != identity}
 
     def _up(self, message: wire.Message) -> bool:

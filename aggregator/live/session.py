@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankside.errors import WireError
-from rankside.wire import Heartbeat
+from rankside.wire import TAG_LIMIT, Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,6 +125,8 @@ class Session:
         """Take entries of the sender's tag table."""
         if first > len(self._tags):
             raise OutOfStepError
+        if self._table.size_with(tags) > TAG_LIMIT:
+            raise WireError(f"with its tags the run would have more than {TAG_LIMIT}")
         self._tags[first:] = tags
         self._run_ids = self._table.add(self._tags)
         self._layouts.clear()

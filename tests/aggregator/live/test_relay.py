@@ -1,0 +1,213 @@
+"""Relays between ranks and root: every figure is the one without relays, whatever is lost, repeated or killed."""
+
+from __future__ import annotations
+
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from relay_world import INCARNATION, ROOT, World, values_of
+
+from rankside import window, wire
+from rankside.tags import Tag
+
+
+@st.composite
+def topologies(draw):
+    """Relays on earlier relays or the root, and ranks on any of them."""
+    parents = [draw(st.integers(ROOT, i - 1)) for i in range(draw(st.integers(1, 4)))]
+    places = draw(st.lists(st.integers(ROOT, len(parents) - 1), min_size=1, max_size=6))
+    return parents, places
+
+
+seeds = st.integers(0, 2**32)
+actions = st.lists(
+    st.one_of(
+        st.just(("produce",)),
+        st.tuples(st.just("move"), st.one_of(st.none(), seeds)),
+        st.just(("store",)),
+        st.tuples(st.just("reconnect"), st.integers(0, 9)),
+        st.tuples(st.just("kill_relay"), st.integers(0, 3)),
+        st.just(("kill_root",)),
+    ),
+    max_size=50,
+)
+
+
+def expected_figures(ranks, step):
+    """Mean, std, min, max, ranks seen, and rank of the maximum by tag, straight from what the ranks reported."""
+    reported = [values_of(rank, step) for rank in range(ranks)]
+    figures = {}
+    for tag in {tag for values in reported for tag in values}:
+        column = np.array([values.get(tag, np.nan) for values in reported])
+        finite = column[np.isfinite(column)]
+        seen = sum(tag in values for values in reported)
+        if len(finite):
+            figures[tag] = (
+                finite.mean(),
+                finite.std(),
+                finite.min(),
+                finite.max(),
+                seen,
+                np.nanargmax(column),
+            )
+        else:
+            figures[tag] = (np.nan, np.nan, np.nan, np.nan, seen, -1)
+    return figures
+
+
+def figures_of(world, step):
+    names, merged = world.merged[step]
+    rows = zip(
+        merged.mean, merged.std, merged.minimum, merged.maximum, merged.ranks_seen, merged.rank_of_max,
+        strict=True,
+    )  # fmt: skip
+    return dict(zip(names, rows, strict=True))
+
+
+def assert_every_step_is_merged_once(world):
+    steps = max(world.put)
+    assert world.closed == list(range(1, steps + 1))
+    for step in range(1, steps + 1):
+        found, expected = figures_of(world, step), expected_figures(len(world.places), step)
+        assert found.keys() == expected.keys()
+        for tag, numbers in expected.items():
+            assert np.allclose(found[tag], numbers, rtol=1e-12, atol=1e-14, equal_nan=True), (step, tag)
+
+
+@settings(max_examples=150, deadline=None)
+@given(topologies(), actions)
+def test_every_step_is_merged_once_with_the_figures_of_all_ranks_whatever_happens(topology, plan):
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(patch, parents=topology[0], places=topology[1])
+        for name, *arguments in plan:
+            getattr(world, name)(*arguments)
+            for forgotten, stored in world.acknowledged():
+                assert forgotten <= stored, "a rank was acknowledged what the root had not stored"
+        world.settle()
+        assert [uplink.refusal for uplink in world.uplinks] == [""] * len(world.uplinks)
+        assert_every_step_is_merged_once(world)
+        assert world.delivered()
+        assert world.service.lost == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(topologies())
+def test_figures_are_bit_for_bit_those_without_relays(topology):
+    worlds = []
+    with pytest.MonkeyPatch.context() as patch:
+        for parents, places in (topology, ([], [ROOT] * len(topology[1]))):
+            world = World(patch, parents=parents, places=places)
+            for _ in range(8):
+                world.produce()
+                world.move()
+            world.settle()
+            worlds.append(world)
+    relayed, direct = worlds
+    assert relayed.closed == direct.closed == list(range(1, 9))
+    for step in direct.closed:
+        one, other = figures_of(relayed, step), figures_of(direct, step)
+        assert one.keys() == other.keys()
+        for tag, numbers in one.items():
+            assert np.array(numbers, np.float64).tobytes() == np.array(other[tag], np.float64).tobytes()
+
+
+@pytest.fixture
+def chain(monkeypatch):
+    """Two ranks behind a relay behind a relay, and one beside it; all of them are served."""
+    world = World(monkeypatch, parents=[ROOT, 0], places=[1, 1, ROOT])
+    world.produce()
+    world.settle()
+    assert world.closed == [1]
+    return world
+
+
+class Stranger:
+    """A peer of the inner relay that says what the test wants."""
+
+    def __init__(self, world):
+        self.world = world
+        self.answers = []
+        down = world._send_down
+        world._send_down = lambda node, identity, payload: (
+            self.answers.append(wire.decode(payload)) if identity == b"stranger" else None,
+            down(node, identity, payload),
+        )
+
+    def say(self, *messages):
+        for message in messages:
+            payload = message if isinstance(message, bytes) else wire.encode(message)
+            self.world.take(1, b"stranger", payload)
+
+
+def serves_on(world):
+    world.produce()
+    world.settle()
+    assert_every_step_is_merged_once(world)
+    assert world.delivered()
+
+
+def hello(rank, incarnation=INCARNATION, world_size=3):
+    return wire.Hello("run", rank, incarnation, world_size, "elsewhere", 1, {})
+
+
+def block(rank, incarnation, sequence, ids=(0,)):
+    columns = window.single(np.ones((1, len(ids))))
+    row = np.array([[rank, incarnation, sequence]], np.int64)
+    return wire.Block(2, row, np.zeros(1), np.array(ids, np.int64), columns)
+
+
+def test_a_refused_rank_behind_relays_hears_why_and_its_neighbours_are_served(chain):
+    stranger = Stranger(chain)
+    stranger.say(hello(0, INCARNATION - 1))
+    for _ in range(4):
+        chain.move()
+    refusals = [answer for answer in stranger.answers if isinstance(answer, wire.Refused)]
+    assert [(r.rank, r.incarnation) for r in refusals] == [(0, INCARNATION - 1)]
+    assert "later start" in refusals[0].reason
+    serves_on(chain)
+
+
+TAGS = wire.Tags(0, (Tag("loss"), Tag("own")))
+BAD_PEERS = {
+    "garbage": [b"\x00\xff garbage"],
+    "nothing": [b""],
+    "unknown kind": [msgpack.packb([99])],
+    "a message that goes downward": [hello(0, 1), wire.Refused(0, INCARNATION, "go away")],
+    "a tag twice": [hello(0, 1), wire.Tags(0, (Tag("loss"), Tag("loss"))), block(0, 1, 1, ids=(0, 1))],
+}
+
+
+@pytest.mark.parametrize("messages", BAD_PEERS.values(), ids=BAD_PEERS.keys())
+def test_a_bad_peer_behind_relays_is_refused_and_its_neighbours_are_served(chain, messages):
+    stranger = Stranger(chain)
+    stranger.say(*messages)
+    chain.move()
+    assert any(isinstance(answer, wire.Refused) for answer in stranger.answers)
+    serves_on(chain)
+
+
+def test_a_peer_that_names_tags_without_end_is_refused_and_its_neighbours_are_served(chain):
+    stranger = Stranger(chain)
+    stranger.say(hello(0, 1))
+    for part in range(2):
+        names = (Tag(f"{part}/{i}") for i in range(wire.TAG_LIMIT // 2))
+        stranger.say(wire.Tags(part * wire.TAG_LIMIT // 2, tuple(names)))
+    assert isinstance(stranger.answers[-1], wire.Refused)
+    serves_on(chain)
+
+
+IMPOSTORS = {
+    "blocks": [hello(0, 1), TAGS, block(0, INCARNATION, 2), block(1, INCARNATION, 2)],
+    "a heartbeat": [hello(0, 1), wire.Heartbeat((wire.Beat(0, INCARNATION, 99, 99, 99, "", 0.0),))],
+    "a goodbye": [hello(0, 1), wire.Goodbye(0, INCARNATION, 99, "")],
+}
+
+
+@pytest.mark.parametrize("messages", IMPOSTORS.values(), ids=IMPOSTORS.keys())
+def test_who_speaks_for_its_neighbour_behind_a_relay_is_not_heard(chain, messages):
+    Stranger(chain).say(*messages)
+    chain.move()
+    serves_on(chain)
+    assert chain.service.lost == 0
