@@ -88,6 +88,7 @@ def serve(options: ServeOptions) -> int:
         service = Service(
             aligner,
             run=run_dir.name,
+            world_size=options.world_size,
             send=hub.send,
             stored=state.ranks if state else None,
             patience=options.patience,

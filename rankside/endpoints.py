@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 import stat
 from typing import TYPE_CHECKING
 
@@ -61,3 +62,18 @@ def check_socket_folder(folder: Path) -> None:
         raise TransportError(
             f"socket folder {folder} must belong to you with mode 0700: others could connect"
         )
+
+
+def check_socket_free(path: Path) -> None:
+    """Raise `TransportError` where somebody listens on this Unix socket: binding would silently take it over."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(0.0)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            pass  # its queue of connections is full: somebody is there
+        except OSError:
+            return
+    raise TransportError(
+        f"cannot listen on ipc://{path}: another aggregator or relay listens there; end it, or choose another --bind"
+    )

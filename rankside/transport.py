@@ -17,7 +17,7 @@ import zmq
 from zmq.auth.thread import ThreadAuthenticator
 from zmq.utils.monitor import parse_monitor_message
 
-from rankside.endpoints import check_endpoint, check_socket_folder
+from rankside.endpoints import check_endpoint, check_socket_folder, check_socket_free
 from rankside.errors import TransportError
 from rankside.wire import MESSAGE_LIMIT_BYTES
 
@@ -105,7 +105,9 @@ class Hub:
         for endpoint in endpoints:
             check_endpoint(endpoint, secured=insecure or keys is not None)
             if endpoint.startswith("ipc://"):
-                check_socket_folder(Path(endpoint[len("ipc://") :]).parent)
+                path = Path(endpoint[len("ipc://") :])
+                check_socket_folder(path.parent)
+                check_socket_free(path)
         self._context = zmq.Context()
         self._guard = _Guard(self._context, keys) if keys is not None else None
         self._sockets: list[zmq.Socket[bytes]] = []

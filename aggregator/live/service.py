@@ -45,6 +45,7 @@ class StoredRank(NamedTuple):
 class Service:
     """Serves ranks and relays.
 
+    world_size: the most ranks that the run may have, or None where nobody has said how many it has.
     counters: `refused` peers, `strangers` (connections that were asked to begin
     again), `foreign` rows (of
     ranks that the connection does not speak for).
@@ -55,16 +56,20 @@ class Service:
         aligner: Aligner,
         *,
         run: str,
+        world_size: int | None = None,
         send: Callable[[bytes, bytes], None],
         stored: Mapping[int, StoredRank] | None = None,
         patience: Patience = Patience(),  # noqa: B008 (it is immutable)
         advise: Callable[[int, int], wire.Advice] | None = None,
+        place: Callable[[int, Mapping[str, int]], None] | None = None,
     ) -> None:
         self.members = Members(patience)
         self.counters: Counter[str] = Counter()
         self._advise = advise
+        self._place = place
         self._aligner = aligner
         self._run = run
+        self._world_size = world_size
         self._send = send
         self._stored = dict(stored or {})
         self._sessions = Sessions(aligner.table)
@@ -145,6 +150,12 @@ class Service:
     def _welcome(self, identity: bytes, hello: wire.Hello, now: float) -> None:
         if hello.run != self._run:
             reason = f"this aggregator serves run {self._run}, not {hello.run}"
+            self._say_refused(identity, hello.rank, hello.incarnation, reason)
+            return
+        if self._world_size is not None and hello.world_size > self._world_size:
+            reason = (
+                f"this aggregator was told of {self._world_size} ranks, not {hello.world_size} (--world-size)"
+            )
             self._say_refused(identity, hello.rank, hello.incarnation, reason)
             return
         stored = self._stored.get(hello.rank, StoredRank(-1, 0))

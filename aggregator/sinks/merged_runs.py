@@ -75,9 +75,16 @@ class MergedRuns:
         self._honest.write_scalars(step, honest_tags, honest.ravel(), wall_time=wall_time)
 
     def flush(self) -> None:
-        """Hand everything to the operating system."""
-        for writer in (*self._writers.values(), self._honest):
+        """Hand everything to the operating system.
+
+        Raises OSError where it does not take all, and from then on where a step no longer fitted in memory while
+        it took none: what is missing must not be acknowledged.
+        """
+        writers = (*self._writers.values(), self._honest)
+        for writer in writers:
             writer.flush()
+        if lost := sum(writer.lost_events for writer in writers):
+            raise OSError(f"{lost} events were dropped while the disk was full")
 
     def close(self) -> None:
         """Flush and close all files."""

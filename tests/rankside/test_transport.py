@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from rankside.errors import TransportError
@@ -97,3 +99,25 @@ def test_sending_to_a_peer_that_is_not_there_does_nothing(socket_folder):
 def test_an_endpoint_that_cannot_be_connected_to_is_refused_and_nothing_hangs():
     with pytest.raises(TransportError, match="cannot connect"):
         Link("tcp://127.0.0.1:*")
+
+
+def test_a_unix_socket_on_which_somebody_listens_is_not_taken_over(socket_folder):
+    endpoint = f"ipc://{socket_folder}/a"
+    hub = Hub(endpoint)
+    link = Link(endpoint)
+    try:
+        with pytest.raises(TransportError, match=r"another aggregator or relay listens there"):
+            Hub(endpoint)
+        assert link.send(b"for the first")
+        assert [payload for _, payload in hub.receive(wait_seconds=10, at_most=9)] == [b"for the first"]
+    finally:
+        link.close()
+        hub.close(linger_seconds=0)
+
+
+def test_a_unix_socket_that_a_killed_aggregator_left_behind_is_used_again(socket_folder):
+    path = socket_folder / "a"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert path.exists()
+    Hub(f"ipc://{path}").close(linger_seconds=0)

@@ -39,7 +39,7 @@ class Bench:
 
     def restart(self):
         self.aligner = Aligner(world_size=2, max_wait_seconds=1e9)
-        self.service = Service(self.aligner, run="run", send=self.hub.send)
+        self.service = Service(self.aligner, run="run", world_size=2, send=self.hub.send)
         self.closed = []
 
     def rank(self, number, **changes):
@@ -119,6 +119,25 @@ def test_a_rank_of_another_run_is_refused_and_says_why(bench, within):
     within(lambda: bench.turn(stranger) or stranger.refusal)
     assert "serves run run, not other" in stranger.refusal
     serves(bench, within, ranks, 1)
+
+
+def test_a_rank_of_a_larger_world_than_the_launcher_named_is_refused_and_says_why(bench, within):
+    stranger, ranks = bench.rank(1, world_size=3), [bench.rank(0), bench.rank(1)]
+    within(lambda: bench.turn(stranger) or stranger.refusal)
+    assert "told of 2 ranks, not 3" in stranger.refusal
+    serves(bench, within, ranks, 1)
+    assert bench.aligner.world_size == 2
+
+
+def test_connections_do_not_pile_up_when_ranks_come_again_and_again(bench, within):
+    for incarnation in range(5, 25):
+        uplink = bench.rank(0, incarnation=incarnation)
+        within(
+            lambda uplink=uplink, incarnation=incarnation: (
+                bench.turn(uplink) or bench.service.members.get(0, incarnation)
+            )
+        )
+    assert len(bench.service._sessions) == 1
 
 
 def test_an_older_start_of_a_rank_is_refused_once_a_newer_one_is_there(bench, within):
