@@ -39,6 +39,8 @@ def merge_run(
     folders = find_rank_folders(roots)
     settings = DetectionSettings.from_pairs(detect)
     run = run_file.read(roots[0] / "run.json")
+    places = run_file.layout(run)
+    groups = PeerGroups.from_coordinates(places) if places else PeerGroups()
     merged, findings = output / "merged", output / "findings.jsonl"
     part = part_of(merged)
     damages: list[str] = []
@@ -48,7 +50,7 @@ def merge_run(
     findings_part.write_text("".join(clocked_lines(findings)), encoding="utf-8")
     sinks.add("findings", FindingsFile(findings_part, quiet=True))
     aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
-    pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
+    pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
     merge_files(
         folders,
         pipeline,

@@ -42,7 +42,8 @@ class ServeOptions:
     patience: how long a rank may be silent.
     ready_fd: file descriptor to write the endpoint and a newline to as soon as the aggregator listens.
     lifeline_fd: read end of a pipe; when its other end closes, no further rank will come.
-    detect: thresholds as "name=value".
+    detect: thresholds as "name=value". layout: sizes of the parallel layout, such as {"dp": 4, "tp": 2}; None
+    to learn it from the ranks.
     stop_on_nonfinite: ask for an orderly stop of training after a loss that is not finite.
     """
 
@@ -57,6 +58,7 @@ class ServeOptions:
     ready_fd: int | None = None
     lifeline_fd: int | None = None
     detect: tuple[str, ...] = ()
+    layout: Mapping[str, int] | None = None
     stop_on_nonfinite: bool = False
 
 
@@ -84,6 +86,7 @@ def serve(options: ServeOptions) -> int:
         )
         if state is not None:
             aligner.resume(state.closed_until, {rank: s.incarnation for rank, s in state.ranks.items()})
+        groups = PeerGroups.from_layout(options.layout) if options.layout else PeerGroups()
         guide = Guide(stop_on_nonfinite=options.stop_on_nonfinite)
         service = Service(
             aligner,
@@ -93,6 +96,7 @@ def serve(options: ServeOptions) -> int:
             stored=state.ranks if state else None,
             patience=options.patience,
             advise=guide.advise,
+            place=groups.learn,
         )
         findings = FindingsFile(run_dir / "findings.jsonl")
         watch = Watch(service.members, SilenceDetector(settings), lost_seconds=settings.silent_seconds)
@@ -110,9 +114,10 @@ def serve(options: ServeOptions) -> int:
         sinks.add("findings", findings)
         sinks.add("back channel", guide)
         sinks.add(
-            "run file", RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, earlier))
+            "run file",
+            RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, groups, earlier)),
         )
-        pipeline = Pipeline(aligner, default_detectors(settings, PeerGroups()), sinks)
+        pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
         server = Server(
             hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd), look=look
         )
@@ -124,7 +129,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _status(
-    aligner: Aligner, service: Service, sinks: SinkGroup, earlier: Mapping[str, int]
+    aligner: Aligner, service: Service, sinks: SinkGroup, groups: PeerGroups, earlier: Mapping[str, int]
 ) -> Mapping[str, object]:
     """Return the entries of run.json that change. earlier: what earlier aggregators of the run had counted."""
     members = list(service.members)
@@ -135,6 +140,7 @@ def _status(
     }
     return {
         "world_size": aligner.world_size,
+        "layout": {str(rank): dict(place) for rank, place in sorted(groups.coordinates.items())},
         "last_step": aligner.closed_until,
         "ranks": {
             presence: sorted(m.hello.rank for m in members if m.presence.value == presence)

@@ -20,6 +20,8 @@ def serve_arguments(plan: RunPlan, run_dir: Path, endpoint: str) -> list[str]:
         arguments += ["--world-size", str(plan.world_size)]
     for pair in plan.detect:
         arguments += ["--detect", pair]
+    if plan.layout is not None:
+        arguments += ["--layout", plan.layout]
     if plan.stop_on_nonfinite:
         arguments.append("--stop-on-nonfinite")
     return arguments + _security(plan)

@@ -55,6 +55,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         max_wait_seconds=options.max_wait,
         max_lag_steps=options.max_lag,
         detect=options.detect,
+        layout=options.layout,
         stop_on_nonfinite=options.stop_on_nonfinite,
         attach=options.attach,
         port=options.port,
@@ -95,7 +96,7 @@ def _merge(options: argparse.Namespace, _: list[str]) -> int:
 
 def _serve(options: argparse.Namespace, _: list[str]) -> int:
     from aggregator.run import ServeOptions, serve
-    from launch.plan import check_tuning
+    from launch.plan import check_layout, check_tuning
 
     check_tuning(max_wait_seconds=options.max_wait, max_lag_steps=options.max_lag, detect=options.detect)
     return serve(
@@ -108,6 +109,7 @@ def _serve(options: argparse.Namespace, _: list[str]) -> int:
             ready_fd=options.ready_fd,
             lifeline_fd=options.lifeline_fd,
             detect=tuple(options.detect),
+            layout=check_layout(options.layout),
             stop_on_nonfinite=options.stop_on_nonfinite,
             key=options.key,
             insecure=options.insecure,

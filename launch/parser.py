@@ -362,6 +362,12 @@ def _add_detect(parser: argparse.ArgumentParser) -> None:
         help="change a threshold of detection; may be repeated (a wrong name prints those that exist)",
     )
     parser.add_argument(
+        "--layout",
+        metavar="SIZES",
+        help="parallel layout, such as dp=4,tp=2,pp=1, so that ranks are compared with their peers only "
+        "(default: what the ranks know of it)",
+    )
+    parser.add_argument(
         "--stop-on-nonfinite",
         action="store_true",
         help="ask training for an orderly stop after a loss that is NaN or infinite",

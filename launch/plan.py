@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
 from launch.msrun import msrun_layout
+from rankside import layout as layouts
 from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class RunPlan:
     bind: `tcp://<loopback address>:<port>`, or None for a socket in a private folder.
     world_size: the number of ranks as far as the command tells, else None.
     max_wait_seconds, max_lag_steps: how long the ranks of a step wait for the missing ones.
-    detect: thresholds of detection, NAME=VALUE each. stop_on_nonfinite: whether training is asked to stop.
+    detect: thresholds of detection, NAME=VALUE each. layout: sizes of the parallel layout.
+    stop_on_nonfinite: whether training is asked to stop after a loss that is not finite.
     attach: whether workers are recorded without a RankMonitor in the script.
     root: where the root listens for the other nodes; None on one node. is_root: whether it runs on this one.
     key: key file. insecure: whether plain TCP was asked for.
@@ -51,6 +53,7 @@ class RunPlan:
     max_wait_seconds: float
     max_lag_steps: int
     detect: tuple[str, ...] = ()
+    layout: str | None = None
     stop_on_nonfinite: bool = False
     attach: bool = True
     root: str | None = None
@@ -71,6 +74,7 @@ class RunPlan:
         max_wait_seconds: float,
         max_lag_steps: int,
         detect: Sequence[str] = (),
+        layout: str | None = None,
         stop_on_nonfinite: bool = False,
         attach: bool = True,
         port: int | None = None,
@@ -84,11 +88,12 @@ class RunPlan:
         """
         check_tuning(max_wait_seconds=max_wait_seconds, max_lag_steps=max_lag_steps, detect=detect)
         program = _resolved_command(command)
-        layout = msrun_layout(command)
+        ranks = msrun_layout(command)
         root = None
-        if layout is not None and layout.many_nodes:
-            root = root_endpoint(layout, port=port, secured=insecure or key is not None)
+        if ranks is not None and ranks.many_nodes:
+            root = root_endpoint(ranks, port=port, secured=insecure or key is not None)
         check_key(key)
+        check_layout(layout)
         name = run_name if run_name is not None else "_".join([time_stamp, *_checked_parts(name_parts)])
         check_run_name(name)
         absolute = Path(os.path.abspath(logdir))  # noqa: PTH100 - resolve() would follow the user's links
@@ -99,14 +104,15 @@ class RunPlan:
             run_name=name,
             name_is_fixed=run_name is not None,
             bind=None if bind is None else _checked_bind(bind),
-            world_size=layout.worker_num if layout is not None else None,
+            world_size=ranks.worker_num if ranks is not None else None,
             max_wait_seconds=max_wait_seconds,
             max_lag_steps=max_lag_steps,
             detect=tuple(detect),
+            layout=layout,
             stop_on_nonfinite=stop_on_nonfinite,
             attach=attach,
             root=root,
-            is_root=layout is None or not layout.many_nodes or layout.is_master,
+            is_root=ranks is None or not ranks.many_nodes or ranks.is_master,
             key=None if key is None else key.absolute(),
             insecure=insecure,
         )
@@ -124,6 +130,14 @@ def root_endpoint(layout: MsrunLayout, *, port: int | None, secured: bool) -> st
         raise UsageError(f"--port must be from 1 to 65535, not {chosen}")
     host = f"[{layout.master_addr}]" if ":" in layout.master_addr else layout.master_addr
     return f"tcp://{host}:{chosen}"
+
+
+def check_layout(text: str | None) -> dict[str, int] | None:
+    """Return the sizes in the text, None for none; raise UsageError for what is no layout."""
+    try:
+        return None if text is None else layouts.parse(text)
+    except ValueError as error:
+        raise UsageError(f"--layout {error}") from None
 
 
 def check_key(key: Path | None) -> None:

@@ -6,9 +6,12 @@ alone and is compared with nobody.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from rankside import layout
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
     Float64Array = npt.NDArray[np.float64]
     Int64Array = npt.NDArray[np.int64]
 
-_COORDINATES = ("dp", "tp", "pp", "cp", "ep")
 # What two ranks must share for their local values to be comparable, and for their parameters to be replicas.
 _LOCAL_KEY = ("pp", "tp", "cp")
 _REPLICA_KEY = ("pp", "tp", "ep")
@@ -62,12 +64,13 @@ class PeerGroups:
     """The peer groups of a run, for any world size that it grows to."""
 
     def __init__(self, coordinates: Mapping[int, Mapping[str, int]] | None = None) -> None:
+        self._given = coordinates is not None
         self._coordinates = None if coordinates is None else {r: dict(c) for r, c in coordinates.items()}
         for rank, place in (self._coordinates or {}).items():
-            unknown = sorted(set(place) - set(_COORDINATES))
+            unknown = sorted(set(place) - set(layout.DIMENSIONS))
             if unknown:
                 raise ValueError(
-                    f"rank {rank}: unknown coordinate {unknown[0]!r}; accepted are {', '.join(_COORDINATES)}"
+                    f"rank {rank}: unknown coordinate {unknown[0]!r}; accepted are {', '.join(layout.DIMENSIONS)}"
                 )
         self._cache: dict[tuple[int, tuple[str, ...]], Grouping] = {}
 
@@ -80,39 +83,25 @@ class PeerGroups:
         return cls(coordinates)
 
     @classmethod
-    def from_layout(
-        cls, *, dp: int = 1, tp: int = 1, pp: int = 1, cp: int = 1, ep: int = 1, order: str = "tp-cp-dp-pp"
-    ) -> PeerGroups:
-        """Group by the sizes of a regular layout.
+    def from_layout(cls, sizes: Mapping[str, int]) -> PeerGroups:
+        """Group by the sizes of a regular layout, as `rankside.layout.coordinates` places ranks in it.
 
-        order: the dimensions from the one that changes fastest with the rank to the slowest. The default is
-        how
-            MindSpore and mindformers place ranks: contiguous pipeline stages, in them data-parallel replicas,
-            in them context and tensor parallelism. Experts are spread over consecutive ranks of a stage.
-        Raises ValueError for a size below 1, an order that is not of these four, or an ep that does not
-        divide the ranks of a stage.
+        Raises ValueError for what is no layout.
         """
-        sizes = {"dp": dp, "tp": tp, "pp": pp, "cp": cp}
-        dimensions = order.split("-")
-        if sorted(dimensions) != sorted(sizes):
-            raise ValueError(
-                f"order {order!r}: it must name each of dp, tp, pp and cp once, as tp-cp-dp-pp does"
-            )
-        for name, size in {**sizes, "ep": ep}.items():
-            if size < 1:
-                raise ValueError(f"{name}={size}: the size of a parallel dimension is at least 1")
-        if (dp * tp * cp) % ep:
-            raise ValueError(f"ep={ep}: it must divide the {dp * tp * cp} ranks of a pipeline stage")
-        coordinates = {}
-        for rank in range(dp * tp * pp * cp):
-            place, rest, inside, stride = {}, rank, 0, 1
-            for name in dimensions:
-                rest, place[name] = divmod(rest, sizes[name])
-                if name != "pp":
-                    inside += place[name] * stride
-                    stride *= sizes[name]
-            coordinates[rank] = {**place, "ep": inside % ep}
-        return cls(coordinates)
+        ranks = math.prod(sizes.get(name, 1) for name in layout.ORDER)
+        return cls({rank: layout.coordinates(rank, sizes) for rank in range(ranks)})
+
+    @property
+    def coordinates(self) -> Mapping[int, Mapping[str, int]]:
+        """What is known of each rank's place."""
+        return self._coordinates or {}
+
+    def learn(self, rank: int, place: Mapping[str, int]) -> None:
+        """Take what a rank says of its place, unless a layout was given or it is known."""
+        known = {name: index for name, index in place.items() if name in layout.DIMENSIONS}
+        if known and not self._given and self.coordinates.get(rank) != known:
+            self._coordinates = {**(self._coordinates or {}), rank: known}
+            self._cache.clear()
 
     def local(self, world_size: int) -> Grouping:
         """Return the groups in which local values and timings are compared."""

@@ -167,6 +167,8 @@ class Service:
             return
         sequence = stored.sequence if stored.incarnation == hello.incarnation else 0
         self.members.enter(hello, identity, now=now, stored=sequence)
+        if self._place is not None:
+            self._place(hello.rank, hello.coordinates)
         self._sessions.introduce(identity, hello.rank, hello.incarnation)
 
     def _take_block(self, session: Session, block: wire.Block, now: float) -> None:

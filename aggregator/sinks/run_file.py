@@ -65,6 +65,16 @@ def counts(entries: Mapping[str, object]) -> dict[str, int]:
     return {name: count for name, count in items if type(count) is int}
 
 
+def layout(entries: Mapping[str, object]) -> dict[int, dict[str, int]]:
+    """Return the place of each rank in the parallel layout, as far as the entries say it."""
+    said = entries.get("layout")
+    places = {}
+    for rank, place in said.items() if isinstance(said, dict) else ():
+        with contextlib.suppress(AttributeError, TypeError, ValueError):
+            places[int(rank)] = {str(name): int(index) for name, index in place.items()}
+    return places
+
+
 def declared_tags(entries: Mapping[str, object]) -> dict[str, Tag]:
     """Return the tags that the entries describe, by name; what does not describe a tag is passed over."""
     described = entries.get("tags")
