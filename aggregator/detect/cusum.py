@@ -26,6 +26,7 @@ BLOCK_STEPS = 16
 _BLOCKS = 25
 # The scores of one step count at most this much in the fastest sum, lest two or three of a heavy tail suffice.
 _FASTEST_BOUND = 3.0
+_SUSPECT = 0.5
 
 
 class _Sum(NamedTuple):
@@ -81,6 +82,7 @@ class ShiftTest:
         self._blocks = np.zeros((_BLOCKS, 0, 0))  # a ring: the newest block replaces the oldest
         self._totals = np.zeros((len(_MOVINGS), 0, 0))
         self._position = 0
+        self._strength = np.zeros((1, 0, 0))
 
     def observe(self, score: Float64Array, widening: Float64Array, ids: npt.NDArray[np.int64]) -> Alarm:
         """Take the scores of one step.
@@ -96,7 +98,14 @@ class ShiftTest:
         if larger.any():
             dated = np.where(moved > 0, self._ages[0][:, ids], self._ages[1][:, ids])
             strength, steps = np.where(larger, moved, strength), np.where(larger, dated, steps)
+        self._strength[0][:, ids] = strength
         return Alarm(strength, steps.astype(np.int64))
+
+    def suspects(self, ranks: int, ids: npt.NDArray[np.int64]) -> BoolArray:
+        """Return where an alarm may be on its way, shape (W, T): a statistic has come half of the way."""
+        self._grow(ranks, ids)
+        halfway: BoolArray = np.abs(self._strength[0][:, ids]) >= _SUSPECT
+        return halfway
 
     def _cumulate(
         self, step: Float64Array, seen: BoolArray, widening: Float64Array, ids: npt.NDArray[np.int64]
@@ -138,11 +147,12 @@ class ShiftTest:
         self._ages = grown(self._ages, ranks, tags)
         self._blocks = grown(self._blocks, ranks, tags)
         self._totals = grown(self._totals, ranks, tags)
+        self._strength = grown(self._strength, ranks, tags)
 
     def clear(self, where: BoolArray, ids: npt.NDArray[np.int64]) -> None:
         """Begin anew for the ranks and tags where `where`, shape (W, T), is true."""
         self._grow(len(where), ids)
-        for held in (self._sums, self._ages, self._blocks, self._totals):
+        for held in (self._sums, self._ages, self._blocks, self._totals, self._strength):
             part = held[:, :, ids]
             part[:, where] = 0.0
             held[:, :, ids] = part

@@ -68,6 +68,7 @@ class HealthDetector:
         self._cases: dict[str, _Case] = {}
         self._zero_for: dict[str, int] = {}
         self._highest_scale = 0.0
+        self._loss_told = False
         self._count = 0
 
     def observe(
@@ -104,6 +105,7 @@ class HealthDetector:
                 yield _add_to(culprit, case, matrix.step)
             elif matrix.step - case.noticed_step >= hold or not _is_explicable(key):
                 case.opened = True
+                self._loss_told |= case.tag == _LOSS and key != "loss flat"
                 self._join(case)
                 yield self._finding(case, matrix, OPEN)
         if matrix.step - case.last_step >= self._settings.quiet_steps + _RARE_STEPS:
@@ -170,7 +172,8 @@ class HealthDetector:
             found.append(("loss rising", _LOSS, symptoms.loss_rising(loss)))
             found.append(("oscillation", _LOSS, symptoms.loss_oscillates(loss)))
             if (
-                self._count >= settings.flat_steps
+                not self._loss_told
+                and self._count >= settings.flat_steps
                 and (self._first_step or 0) <= _FRESH_STEP
                 and len(loss) >= _KEPT
             ):

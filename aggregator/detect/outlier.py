@@ -111,7 +111,14 @@ class OutlierDetector:
         )
         grouping = self._groups.local(len(values))
         frozen, excluded = self._suspects(values.shape, ids)
-        scores = self._whitener.observe(values, ids, grouping, frozen=frozen, excluded=excluded)
+        scores = self._whitener.observe(
+            values,
+            ids,
+            grouping,
+            frozen=frozen,
+            excluded=excluded,
+            suspect=self._test.suspects(len(values), ids),
+        )
         if (scores.learnt < _BEGUN_STEPS).any():
             self._test.clear(scores.learnt < _BEGUN_STEPS, ids)
         ready = (scores.learnt >= self._settings.warmup_steps) & ~frozen

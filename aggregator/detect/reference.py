@@ -25,6 +25,25 @@ def median(values: Float64Array) -> Float64Array:
     return middle
 
 
+def median_of_others(values: Float64Array) -> Float64Array:
+    """Return for each rank the median of the others of its group.
+
+    values: shape (G, S, T), float64, NaN where a rank is not counted. Returns the same shape; NaN where there
+    is no other rank.
+    """
+    order = np.argsort(values, axis=1)
+    ordered = np.take_along_axis(values, order, axis=1)
+    place = np.argsort(order, axis=1)
+    others = np.sum(~np.isnan(values), axis=1, keepdims=True) - ~np.isnan(values)
+
+    def nth(position: Int64Array) -> Float64Array:
+        skipping = np.clip(position + (position >= place), 0, values.shape[1] - 1)
+        return np.take_along_axis(ordered, skipping, axis=1)
+
+    middle = 0.5 * (nth((others - 1) // 2) + nth(others // 2))
+    return np.where(others > 0, middle, np.nan)
+
+
 def leave_one_out(values: Float64Array, sigma: Float64Array) -> Float64Array:
     """Return for each rank the centre of the others of its group.
 

@@ -25,7 +25,7 @@ class DetectionSettings:
         50, 10, 1_000_000, "steps a rank must have reported a tag before it can be called an outlier"
     )
     outlier_false_alarms: float = _threshold(
-        5e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
+        3e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
     )
     outlier_widening: float = _threshold(
         30.0, 0.0, 10_000.0, "thresholds are raised by the part that this is of the steps learnt from"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aggregator.detect.finding import CHRONIC, CLOSED, OPEN, ROTATING, Finding, finding_id
-from aggregator.detect.reference import MAD_TO_SIGMA, median
+from aggregator.detect.reference import MAD_TO_SIGMA, median, median_of_others
 from aggregator.detect.whiten import grown
 from aggregator.detect.words import name_ranks, number
 from rankside.tags import TagKind
@@ -128,6 +128,10 @@ class SlowDetector:
         # The variance of batch means counts autocorrelation in; the group's median of it has more degrees of freedom.
         grid = grouping.gather(np.where(batches > 1, variance, np.nan))
         typical = grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
+        # Averaged over all batches the order of the healthy ranks no longer matters, as it does in a single step, where
+        # one fast rank of four would make the others' middle too low.
+        mean = mean - grouping.scatter(median_of_others(grouping.gather(np.where(batches > 0, mean, np.nan))))
+        mean = np.where(np.isfinite(mean), mean, 0.0)
         error = np.sqrt(np.fmax(variance, typical) / several)
         milliseconds = mean * (time * seen).sum(axis=0) / several
         enough = np.maximum(
@@ -158,7 +162,7 @@ class SlowDetector:
                         matrix,
                         rank,
                         index,
-                        since=self._since(rank, index),
+                        since=self._since(rank, index, float(mean[rank, column])),
                         score=float(min(score[rank, column], 1e6)),
                         numbers=numbers,
                     )
@@ -170,19 +174,15 @@ class SlowDetector:
         finite = [value for value in self._iteration if np.isfinite(value)]
         return float(np.median(finite)) if finite else 0.0
 
-    def _since(self, rank: int, index: int) -> int:
+    def _since(self, rank: int, index: int, mean: float) -> int:
         """Return the step at which the rank's run of slow batches began, as far back as is known."""
-        done = self._steps // _BATCH_STEPS
-        batches = 0
-        for back in range(min(done, _BATCHES)):
-            place = (done - 1 - back) % _BATCHES
-            if (
-                self._seen[place, rank, index]
-                and self._excess[place, rank, index] < 0.5 * self._settings.slow_fraction
-            ):
-                break
-            batches = back + 1
-        return self._history.step_ago(max(batches * _BATCH_STEPS - 1, 0))
+        done = min(self._steps // _BATCH_STEPS, _BATCHES)
+        newest = self._steps // _BATCH_STEPS - 1
+        places = (newest - np.arange(done)) % _BATCHES
+        excess = self._excess[places, rank, index]
+        # Where the sum of what is above half of the usual excess is largest, the change is most likely.
+        batches = int(np.argmax(np.cumsum(excess - 0.5 * mean))) + 1
+        return self._history.step_ago(batches * _BATCH_STEPS - 1)
 
     def _take(
         self,

@@ -26,6 +26,9 @@ _SCALE_STEPS = 2048
 _LARGEST_PHI = 0.95
 _TURMOIL_GAIN = 1 / 8
 _SMALLEST_CROWD = 3
+# Normal noise has 0.00006 of its steps beyond four standard deviations, Student's t(3) more than 0.01.
+_HEAVY_SHARE = 0.003
+_HEAVY_BOUND = 0.6
 _LARGEST_TURMOIL = 8.0
 _NEW_REGIME = 4.0
 
@@ -35,8 +38,9 @@ class _Row(IntEnum):
 
     COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER, LAGGED: mean of the squared
     deviation, and of its product with the one before. PREVIOUS: the last deviation. SCALE: variance of the
-    whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one autocorrelation.
-    TURMOIL: recent size of the scores of the whole group, 1 when as usual.
+    whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one
+    autocorrelation. TURMOIL: recent size of the scores of the whole group, 1 when as usual. WILD: share of
+    scores beyond the bound. HEAVY: 1 where most ranks of the group have more of these than normal noise has.
     """
 
     COUNT = 0
@@ -49,6 +53,8 @@ class _Row(IntEnum):
     VARIANCE = 7
     PHI = 8
     TURMOIL = 9
+    WILD = 10
+    HEAVY = 11
 
 
 class Scores(NamedTuple):
@@ -91,19 +97,21 @@ class Whitener:
         *,
         frozen: BoolArray,
         excluded: BoolArray,
+        suspect: BoolArray,
     ) -> Scores:
         """Take the values of one step and learn from them.
 
         values: shape (W, T), NaN where not reported. ids: shape (T,), the tags' places in the run's tag
-        table. frozen: shape (W, T): suspects, which are scored but not learnt from. excluded: shape (W, T):
-        ranks that are not counted among the peers of the others.
+        table. frozen: shape (W, T): suspects, which are scored but not learnt from. suspect: the same shape:
+        ranks whose noise is not learnt from. excluded: shape (W, T): ranks that are not counted among the
+        peers of the others.
         """
         self._grow(len(values), int(ids.max(initial=-1)) + 1)
         state = self._state[:, :, ids]
         if self._steps % _REFRESH_STEPS == 0:
-            _refresh_phi(state, grouping)
+            _refresh(state, grouping)
         self._steps += 1
-        scores = self._score(state, values, grouping, frozen, excluded)
+        scores = self._score(state, values, grouping, frozen=frozen, excluded=excluded, suspect=suspect)
         self._state[:, :, ids] = state
         return scores
 
@@ -119,8 +127,10 @@ class Whitener:
         state: Float64Array,
         values: Float64Array,
         grouping: Grouping,
+        *,
         frozen: BoolArray,
         excluded: BoolArray,
+        suspect: BoolArray,
     ) -> Scores:
         count = state[_Row.COUNT]
         started = count > 0
@@ -146,6 +156,7 @@ class Whitener:
             np.where(usable, deviation, 0.0),
             usable=usable,
             learning=usable & ~frozen,
+            suspect=suspect,
             floor=floor,
             grouping=grouping,
         )
@@ -165,6 +176,7 @@ class Whitener:
         *,
         usable: BoolArray,
         learning: BoolArray,
+        suspect: BoolArray,
         floor: Float64Array,
         grouping: Grouping,
     ) -> Float64Array:
@@ -178,14 +190,18 @@ class Whitener:
         scale = np.maximum(np.sqrt(state[_Row.SCALE]), floor)
         with np.errstate(divide="ignore", invalid="ignore"):
             bare = np.where(scale > 0, innovation / scale, 0.0)
-        bare = np.clip(bare / _turmoil(state, np.where(learning, bare, np.nan), grouping), -clip, clip)
+        bare = bare / _turmoil(state, np.where(learning, bare, np.nan), grouping)
+        wild = np.abs(bare) > clip
+        # Where the tails are heavy a few wild steps in a row are nothing rare: each counts less.
+        bound = np.where(state[_Row.HEAVY] > 0, _HEAVY_BOUND * clip, clip)
+        bare = np.clip(bare, -bound, bound)
         error = bare - state[_Row.CENTRE]
         known = np.maximum(count, 1.0)
         variance = np.where(count > 2, np.maximum(state[_Row.VARIANCE], 0.5), 1.0)
         score: Float64Array = error / np.sqrt(variance * (1 + 1 / known))
 
         gain = np.where(learning, 1 / np.minimum(count + 1, self._settings.baseline_steps), 0.0)
-        quick = np.where(learning, 1 / np.minimum(count + 1, _SCALE_STEPS), 0.0)
+        quick = np.where(learning & ~suspect, 1 / np.minimum(count + 1, _SCALE_STEPS), 0.0)
         move = gain * bounded
         state[_Row.LEVEL] += move
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -197,6 +213,7 @@ class Whitener:
         state[_Row.SCALE] += quick * (
             np.where(early, innovation * innovation, bare * bare * scale * scale) - state[_Row.SCALE]
         )
+        state[_Row.WILD] += quick * (wild - state[_Row.WILD])
         state[_Row.VARIANCE] += quick * (error * error * known / (known + 1) - state[_Row.VARIANCE])
         state[_Row.PREVIOUS] = np.where(usable, bounded - move, 0.0)
         state[_Row.COUNT] += learning
@@ -231,9 +248,9 @@ def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:
 def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Float64Array:
     """Return by how much the noise of the whole group is larger than usual now, shape (W, T), at least 1.
 
-    When everybody's values jump or get noisier at once, that is nobody's fault. bare: the scores of the ranks that
-    are trusted, else NaN. The median of their sizes sees it in groups of three or more, at once where it is more
-    than two and a half times the usual, and where it lasts from a quarter on.
+    When everybody's values jump or get noisier at once, that is nobody's fault. bare: the scores of the ranks
+    that are trusted, else NaN. The median of their sizes sees it in groups of three or more, at once where it
+    is more than two and a half times the usual, and where it lasts from a quarter on.
     """
     grid = grouping.gather(np.abs(bare))
     typical = MAD_TO_SIGMA * median(grid)
@@ -246,7 +263,7 @@ def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Flo
     return np.where(state[_Row.COUNT] > _REFRESH_STEPS, np.maximum(larger, 1.0), 1.0)
 
 
-def _refresh_phi(state: Float64Array, grouping: Grouping) -> None:
+def _refresh(state: Float64Array, grouping: Grouping) -> None:
     count, power = state[_Row.COUNT], state[_Row.POWER]
     with np.errstate(divide="ignore", invalid="ignore"):
         raw = state[_Row.LAGGED] / power
@@ -256,3 +273,5 @@ def _refresh_phi(state: Float64Array, grouping: Grouping) -> None:
     wide = np.broadcast_to(pooled[:, None], (len(pooled), grouping.members.shape[1], pooled.shape[1]))
     phi = grouping.scatter(wide)
     state[_Row.PHI] = np.clip(np.where(np.isfinite(phi), phi, 0.0), 0.0, _LARGEST_PHI)
+    wild = median(grouping.gather(np.where(count > 2 * _REFRESH_STEPS, state[_Row.WILD], np.nan)))[:, None]
+    state[_Row.HEAVY] = grouping.scatter(np.broadcast_to(wild > _HEAVY_SHARE, wide.shape))

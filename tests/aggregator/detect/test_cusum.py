@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+
+from aggregator.detect.cusum import ShiftTest, cusum_threshold, moving_threshold
+
+IDS = np.arange(1)
+
+
+def first_alarm(scores, false_alarms=1e-6):
+    """scores: shape (steps, ranks). Returns the step of the first alarm and its age for each rank, -1 for none."""
+    test = ShiftTest(false_alarms)
+    ranks = scores.shape[1]
+    steps, ages = np.full(ranks, -1), np.full(ranks, -1)
+    for step, row in enumerate(scores):
+        alarm = test.observe(row[:, None], np.ones((ranks, 1)), IDS)
+        fresh = (np.abs(alarm.strength[:, 0]) >= 1) & (steps < 0)
+        steps[fresh], ages[fresh] = step, alarm.steps[fresh, 0]
+    return steps, ages
+
+
+@pytest.mark.parametrize(("allowance", "rate"), [(0.35, 1e-3), (1.0, 1e-3)])
+def test_a_cumulative_sum_has_as_many_false_alarms_as_its_threshold_was_made_for(allowance, rate):
+    rng = np.random.default_rng(1)
+    height = cusum_threshold(allowance, rate)
+    total, alarms = np.zeros(2000), 0
+    for _ in range(1000):
+        total = np.maximum(total + rng.normal(size=2000) - allowance, 0)
+        alarms += int((total >= height).sum())
+        total[total >= height] = 0
+    assert 0.8 < alarms / (2000 * 1000 * rate) < 1.25
+
+
+def test_a_moving_sum_passes_its_threshold_as_often_as_it_was_made_for():
+    rng = np.random.default_rng(2)
+    length, rate = 64, 1e-5
+    sums = np.cumsum(rng.normal(size=(4000, 2000)), axis=0)
+    moving = (sums[length:] - sums[:-length]) / np.sqrt(length)
+    above = moving >= moving_threshold(length, rate)
+    # Passages cluster: what is within a length of the one before belongs to it.
+    passages = 0
+    for column in above.T[above.any(axis=0)]:
+        places = np.flatnonzero(column)
+        passages += 1 + int((np.diff(places) > length).sum())
+    assert 0.6 < passages / (above.size * rate) < 1.5
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_large_shift_is_found_soon_and_a_small_one_in_time_and_both_are_dated(sign):
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(1000, 100))
+    scores[500:, :50] += sign * 2.5
+    scores[500:, 50:] += sign * 0.35
+    steps, ages = first_alarm(scores)
+    assert (steps >= 500).all()
+    assert np.median(steps[:50]) <= 510
+    assert np.quantile(steps[50:], 0.9) <= 850
+    assert abs(np.median(steps - ages + 1) - 500) <= 5
+
+
+def test_one_or_two_wild_steps_raise_no_alarm():
+    scores = np.zeros((200, 2))
+    scores[100] = 5
+    scores[101, 1] = 5
+    assert (first_alarm(scores)[0] == -1).all()
+
+
+def test_what_was_cleared_begins_anew():
+    test = ShiftTest(1e-6)
+    one, ids = np.ones((1, 1)), np.arange(1)
+    for _ in range(10):
+        test.observe(2 * one, one, ids)
+    test.clear(np.ones((1, 1), bool), ids)
+    assert test.observe(0 * one, one, ids).strength[0, 0] == 0

@@ -1,0 +1,108 @@
+import numpy as np
+from worlds import World
+
+from aggregator.detect import DetectionSettings, PeerGroups
+from aggregator.detect.mismatch import MismatchDetector, ReplicatedTags
+from rankside.tags import Tag, TagKind
+
+
+def world(*tags, groups=None, **changes):
+    settings = DetectionSettings(**changes)
+    replicated = ReplicatedTags(settings.replicated_changes)
+    return World(*tags, detector=MismatchDetector(settings, groups or PeerGroups(), replicated))
+
+
+def test_the_majority_names_the_odd_rank_in_the_very_step():
+    ranks = world("learning-rate")
+    assert ranks.feed([0.1, 0.1, 0.1, 0.1]) == ()
+    (finding,) = ranks.feed([0.1, 0.1, 0.2, 0.1])
+    assert (finding.ranks, finding.first_step, finding.step) == ((2,), 2, 2)
+    assert "rank 2: learning-rate is 0.2 and 0.1 on the other 3 replicas" in finding.message
+
+
+def test_two_odd_ranks_of_five_are_both_named():
+    (finding,) = world("learning-rate").feed([0.1, 0.3, 0.1, 0.2, 0.1])
+    assert finding.ranks == (1, 3)
+
+
+def test_without_a_majority_nobody_is_singled_out():
+    (finding,) = world("learning-rate").feed([0.1, 0.1, 0.2, 0.2])
+    assert (finding.ranks, finding.evidence["singled_out"]) == ((), False)
+    assert "cannot single out" in finding.message
+
+
+def test_of_two_replicas_both_are_named_and_it_is_said_that_they_cannot_be_told_apart():
+    (finding,) = world("loss-scale").feed([1024, 512])
+    assert (finding.ranks, finding.evidence["singled_out"]) == ((0, 1), False)
+    assert "cannot single out" in finding.message
+
+
+def test_parameters_that_differ_on_all_replicas_from_the_start_are_an_unseeded_initialisation():
+    ranks = world("param-fingerprint")
+    (finding,) = ranks.feed([1.0, 2.0, 3.0, 4.0])
+    assert (finding.ranks, finding.persistence, finding.evidence["unseeded"]) == ((), "global", True)
+    assert "set the same seed on all ranks" in finding.message
+    assert ranks.feed([5.0, 6.0, 7.0, 8.0]) == ()
+
+
+def test_an_unseeded_initialisation_is_recognised_when_the_first_parts_are_equal():
+    ranks = world("param-fingerprint")
+    ranks.feed([0.0, 0.0])
+    (finding,) = ranks.feed([1.0, 2.0])
+    assert finding.evidence["unseeded"]
+
+
+def test_a_fingerprint_that_rotates_keeps_the_finding_open_between_the_bad_parts():
+    ranks = world("param-fingerprint", chronic_steps=10**6)
+    for step in range(1, 200):
+        ranks.feed(np.full(4, float(step % 7)) + (step % 7 == 3) * np.array([0, 0.25, 0, 0]))
+    assert [(each.status, each.ranks, each.first_step) for each in ranks.findings] == [("open", (1,), 3)]
+
+
+def test_it_closes_when_the_replicas_have_been_equal_for_long():
+    ranks = world("learning-rate", mismatch_quiet_steps=10)
+    ranks.feed([0.1, 0.2, 0.1])
+    for _ in range(20):
+        ranks.feed([0.1, 0.1, 0.1])
+    assert [(each.status, each.step) for each in ranks.findings] == [("open", 1), ("closed", 11)]
+
+
+def test_rounding_of_a_reduction_is_no_mismatch_but_of_a_fingerprint_it_is():
+    ranks = world("grad-norm", "param-fingerprint")
+    (finding,) = ranks.feed([1, 1 + 1e-8, 1], [1, 1 + 1e-8, 1])
+    assert finding.tag == "param-fingerprint"
+
+
+def test_only_replicas_are_compared():
+    groups = PeerGroups.from_layout({"dp": 2, "pp": 2})
+    ranks = world("param-fingerprint", groups=groups)
+    assert ranks.feed([1.0, 1.0, 2.0, 2.0]) == ()
+    (finding,) = ranks.feed([1.0, 1.0, 2.0, 3.0])
+    assert finding.evidence["group"] == [2, 3]
+
+
+def test_another_number_of_one_rank_joins_the_finding():
+    ranks = world("learning-rate", "param-fingerprint")
+    ranks.feed([0.1, 0.2, 0.1], [1, 1, 1])
+    (update,) = ranks.feed([0.1, 0.2, 0.1], [1, 2, 1])
+    assert (update.status, update.ranks) == ("update", (1,))
+    assert "param-fingerprint also differs, since step 2" in update.message
+
+
+def test_what_is_not_reported_or_not_finite_is_not_compared():
+    assert world("learning-rate").feed([0.1, np.nan, 0.1]) == ()
+
+
+def test_an_undeclared_tag_that_was_equal_through_enough_changes_is_learnt_to_be_replicated():
+    ranks = world(Tag("own"), replicated_changes=20)
+    for step in range(25):
+        ranks.feed(np.full(4, float(step)))
+    (finding,) = ranks.feed([30, 30, 30, 31])
+    assert finding.ranks == (3,)
+
+
+def test_an_undeclared_tag_that_differs_or_never_changes_is_not():
+    ranks = world(Tag("differs"), Tag("constant"), Tag("local", TagKind.LOCAL), replicated_changes=20)
+    for step in range(50):
+        ranks.feed([step, step, step + (step == 3)], [7, 7, 7], [step, step, step])
+    assert ranks.feed([1, 2, 3], [7, 7, 8], [1, 2, 3]) == ()

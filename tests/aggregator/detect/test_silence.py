@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+from aggregator.detect import DetectionSettings
+from aggregator.detect.silence import IN_THE_STEP, SignsOfLife, SilenceDetector
+
+SETTINGS = DetectionSettings(silent_seconds=10, stalled_seconds=30, first_step_seconds=600)
+FETCHING = "fetching data"
+
+
+def signs(step, phase, seconds, *, silent=None, left=(), unseen=()):
+    ranks = len(step)
+    return SignsOfLife(
+        np.array(step),
+        phase,
+        np.array(seconds, dtype=float),
+        np.zeros(ranks) if silent is None else np.array(silent, dtype=float),
+        np.isin(np.arange(ranks), left),
+        ~np.isin(np.arange(ranks), unseen),
+    )
+
+
+def observe(*states):
+    detector = SilenceDetector(SETTINGS)
+    return [finding for state in states for finding in detector.observe(state)]
+
+
+def test_a_rank_without_a_sign_of_life_and_without_a_goodbye_is_silent():
+    (finding,) = observe(signs([7, 7, 7], [IN_THE_STEP] * 3, [12, 3, 12], silent=[0, 12, 0]))
+    assert (finding.kind, finding.ranks, finding.first_step) == ("silent", (1,), 8)
+    assert "the last step finished was 7" in finding.message
+
+
+def test_a_rank_that_said_goodbye_or_was_never_heard_is_not():
+    state = signs(
+        [7, 7, 7], ["leaving", IN_THE_STEP, "starting"], [50, 1, 50], silent=[50, 0, 50], left=[0], unseen=[2]
+    )
+    assert observe(state) == []
+
+
+def test_the_rank_that_the_others_wait_for_is_stalled_and_it_is_said_what_it_does():
+    (finding,) = observe(
+        signs([9, 9, 9, 9], [IN_THE_STEP, FETCHING, IN_THE_STEP, IN_THE_STEP], [31, 33, 32, 31])
+    )
+    assert (finding.kind, finding.ranks, finding.first_step) == ("stalled", (1,), 10)
+    assert "rank 1: has not reached step 10, in which 3 ranks have waited for 31 s" in finding.message
+    assert "has been fetching data for 33 s" in finding.message
+
+
+def test_a_short_wait_is_no_finding():
+    assert observe(signs([9, 9], [IN_THE_STEP, FETCHING], [29, 31])) == []
+
+
+def test_a_rank_that_is_a_whole_step_behind_is_stalled_whatever_it_does():
+    (finding,) = observe(signs([9, 8], [IN_THE_STEP, IN_THE_STEP], [40, 50]))
+    assert finding.ranks == (1,)
+
+
+def test_when_all_hang_inside_one_step_nobody_is_named():
+    (finding,) = observe(signs([9, 9, 9], [IN_THE_STEP] * 3, [40, 50, 45]))
+    assert (finding.ranks, finding.persistence) == ((), "global")
+    assert "cannot single out" in finding.message
+
+
+@pytest.mark.parametrize(("seconds", "found"), [(100, 0), (700, 1)])
+def test_the_first_step_compiles_the_model_and_may_take_longer(seconds, found):
+    assert len(observe(signs([0, 0], [IN_THE_STEP] * 2, [seconds] * 2))) == found
+
+
+def test_a_rank_that_evaluates_is_given_time():
+    assert observe(signs([9, 9], [IN_THE_STEP, "evaluating"], [100, 100])) == []
+
+
+def test_waiting_for_a_rank_that_is_gone_is_one_finding_not_two():
+    state = signs([7, 7, 7], [IN_THE_STEP, FETCHING, IN_THE_STEP], [60, 60, 60], silent=[0, 60, 0])
+    assert [each.kind for each in observe(state)] == ["silent"]
+
+
+def test_a_fault_is_said_once_and_closed_when_the_rank_goes_on():
+    bad = signs([9, 9, 9], [IN_THE_STEP, FETCHING, IN_THE_STEP], [31, 33, 32])
+    good = signs([10, 10, 10], [IN_THE_STEP] * 3, [1, 1, 1])
+    found = observe(bad, bad, good, good)
+    assert [each.status for each in found] == ["open", "closed"]
+    assert found[0].id == found[1].id
+
+
+def test_a_rank_that_joins_the_silent_ones_is_an_update():
+    one = signs([7, 7, 7], [IN_THE_STEP] * 3, [12, 3, 12], silent=[0, 12, 0])
+    two = signs([7, 7, 7], [IN_THE_STEP] * 3, [12, 3, 12], silent=[0, 13, 11])
+    found = observe(one, two)
+    assert [(each.status, each.ranks) for each in found] == [("open", (1,)), ("update", (1, 2))]
+    assert found[0].id == found[1].id

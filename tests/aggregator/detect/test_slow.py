@@ -1,0 +1,90 @@
+import numpy as np
+import pytest
+from worlds import World
+
+from rankside.tags import Tag, TagKind
+
+
+def times(rng, ranks=4, level=20.0):
+    return level * np.exp(0.1 * rng.normal(size=ranks))
+
+
+@pytest.mark.parametrize("onset", [1, 300])
+def test_a_rank_ten_percent_above_its_peers_is_found_within_two_hundred_steps_also_when_it_always_was(onset):
+    rng = np.random.default_rng(1)
+    run = World("data-time")
+    for step in range(1, onset + 201):
+        run.feed(times(rng) * np.where((np.arange(4) == 3) & (step >= onset), 1.1, 1.0))
+    (finding,) = run.opened()
+    assert (finding.kind, finding.ranks, finding.persistence) == ("slow", (3,), "chronic")
+    assert 0.05 < finding.evidence["excess_fraction"] < 0.15
+    assert abs(finding.first_step - onset) <= 60
+
+
+def test_of_two_ranks_the_slower_one_is_named():
+    rng = np.random.default_rng(2)
+    run = World("data-time")
+    for _ in range(200):
+        run.feed(times(rng, 2) * [1, 1.4])
+    assert [each.ranks for each in run.opened()] == [(1,)]
+
+
+def test_a_fast_rank_is_no_finding():
+    rng = np.random.default_rng(3)
+    run = World("data-time")
+    for _ in range(300):
+        run.feed(times(rng) * [1, 1, 0.5, 1])
+    assert run.findings == []
+
+
+def test_long_pauses_now_and_then_are_not_chronic():
+    rng = np.random.default_rng(4)
+    run = World("data-time")
+    for step in range(500):
+        run.feed(times(rng) + (step % 50 == 0) * np.array([0, 0, 5000, 0]))
+    assert run.findings == []
+
+
+@pytest.mark.parametrize(("level", "iteration"), [(0.05, 1.0), (5.0, 1000.0)])
+def test_what_costs_the_step_next_to_nothing_is_no_finding(level, iteration):
+    rng = np.random.default_rng(5)
+    run = World("data-time", "iteration-time")
+    for _ in range(300):
+        run.feed(times(rng, level=level) * [1, 1, 1.3, 1], np.full(4, iteration))
+    assert run.findings == []
+
+
+def test_times_that_contain_each_other_are_one_finding_under_the_narrower_one():
+    rng = np.random.default_rng(6)
+    run = World("host-time", "data-time")
+    for _ in range(300):
+        data = times(rng) * [1, 1.5, 1, 1]
+        run.feed(data + 20, data)
+    assert [(each.ranks, each.tag) for each in run.opened()] == [((1,), "data-time")]
+
+
+def test_a_culprit_that_changes_all_the_time_is_one_rotating_finding():
+    rng = np.random.default_rng(7)
+    run = World("data-time")
+    for step in range(600):
+        own = times(rng)
+        own[step // 8 % 4] *= 2
+        run.feed(own)
+    (finding,) = run.opened()
+    assert (finding.persistence, finding.ranks) == ("rotating", (0, 1, 2, 3))
+
+
+def test_it_closes_when_the_rank_has_caught_up():
+    rng = np.random.default_rng(8)
+    run = World("data-time")
+    for step in range(800):
+        run.feed(times(rng) * np.where((np.arange(4) == 1) & (step < 300), 1.3, 1.0))
+    assert [(each.status, each.ranks) for each in run.findings] == [("open", (1,)), ("closed", (1,))]
+
+
+def test_timing_is_judged_by_kind_not_by_name():
+    rng = np.random.default_rng(9)
+    run = World(Tag("own-time", TagKind.TIMING), Tag("other-time", TagKind.INFO))
+    for _ in range(200):
+        run.feed(times(rng) * [1.5, 1, 1, 1], times(rng) * [1, 1.5, 1, 1])
+    assert [(each.ranks, each.tag) for each in run.opened()] == [((0,), "own-time")]
