@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from aggregator.detect.noise_scale import GradientNoiseScale
 from aggregator.merge import merge
 from aggregator.sinks.sink import ClosedStep
 
@@ -25,6 +26,7 @@ class Pipeline:
     def __init__(self, aligner: Aligner, detector: Detector, sinks: SinkGroup) -> None:
         self.aligner = aligner
         self._detector = detector
+        self._noise_scale = GradientNoiseScale()
         self._sinks = sinks
 
     def advance(self, *, now: float) -> None:
@@ -47,4 +49,5 @@ class Pipeline:
         for matrix in closed:
             merged = merge(matrix)
             findings = tuple(self._detector.observe(matrix, merged))
-            self._sinks.write(ClosedStep(matrix, merged, findings))
+            derived = self._noise_scale.observe(matrix)
+            self._sinks.write(ClosedStep(matrix, merged, findings, derived))

@@ -45,10 +45,11 @@ def merge_run(
     part = part_of(merged)
     damages: list[str] = []
     sinks = SinkGroup()
-    sinks.add("merged runs", MergedRuns(part, session_start=0))
+    runs = MergedRuns(part, session_start=0)
+    sinks.add("merged runs", steps=runs, findings=runs)
     findings_part = findings.with_name(f".{findings.name}.part")
     findings_part.write_text("".join(clocked_lines(findings)), encoding="utf-8")
-    sinks.add("findings", FindingsFile(findings_part, quiet=True))
+    sinks.add("findings", findings=FindingsFile(findings_part, quiet=True))
     aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
     pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
     merge_files(

@@ -98,25 +98,19 @@ def serve(options: ServeOptions) -> int:
             advise=guide.advise,
             place=groups.learn,
         )
-        findings = FindingsFile(run_dir / "findings.jsonl")
         watch = Watch(service.members, SilenceDetector(settings), lost_seconds=settings.silent_seconds)
 
         def look(now: float) -> None:
             for finding in watch.look(now=now):
-                findings.append(finding)
-                guide.take(finding)
+                sinks.announce(finding)
 
         sinks = SinkGroup()
-        sinks.add(
-            "merged runs",
-            MergedRuns(run_dir / "merged", session_start=session_start),
-        )
-        sinks.add("findings", findings)
-        sinks.add("back channel", guide)
-        sinks.add(
-            "run file",
-            RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, groups, earlier)),
-        )
+        merged = MergedRuns(run_dir / "merged", session_start=session_start)
+        sinks.add("merged runs", steps=merged, findings=merged)
+        sinks.add("findings", findings=FindingsFile(run_dir / "findings.jsonl"))
+        sinks.add("back channel", steps=guide, findings=guide)
+        run_json = RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, groups, earlier))
+        sinks.add("run file", steps=run_json)
         pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
         server = Server(
             hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd), look=look

@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankside.tags import Tag, TagKind
 from rankside.window import Column
 
 if TYPE_CHECKING:
     from aggregator.step import StepMatrix
 
-TAG = "gradient-noise-scale"
-DESCRIPTION = (
-    "gradient noise scale (McCandlish et al., 2018) in batches of one rank; assumes equal batches on all ranks and "
-    "a grad-norm of the mean gradient, before clipping"
+TAG = Tag(
+    "gradient-noise-scale",
+    TagKind.INFO,
+    "batches of one rank",
+    "gradient noise scale (McCandlish et al., 2018); assumes equal batches on all ranks and a grad-norm of the mean "
+    "gradient, before clipping",
 )
 _LOCAL, _GLOBAL, _BATCH = "local-grad-norm", "grad-norm", "batch-size"
 _ROUNDING = 1e-3
@@ -39,7 +42,7 @@ class GradientNoiseScale:
     def _forget(self) -> None:
         self._signal = self._noise = self._weight = 0.0
 
-    def observe(self, matrix: StepMatrix) -> tuple[tuple[str, float], ...]:
+    def observe(self, matrix: StepMatrix) -> tuple[tuple[Tag, float], ...]:
         """Take one closed step; return the curve's tag and value, or nothing where it cannot be known.
 
         It cannot with fewer than two ranks, with unequal batches, or where the global norm exceeds the mean

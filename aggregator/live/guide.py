@@ -39,10 +39,8 @@ class Guide:
         if "loss" in names:
             self._step = matrix.step
             self._places = tuple(_place(name, merged, names.index(name)) for name in _TOLD if name in names)
-        for finding in closed.findings:
-            self.take(finding)
 
-    def take(self, finding: Finding) -> None:
+    def announce(self, finding: Finding) -> None:
         """Take note of a finding."""
         if finding.status != "open":
             return

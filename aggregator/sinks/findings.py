@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aggregator.detect.finding import Finding
-    from aggregator.sinks.sink import ClosedStep
 
 CLOCKED_KINDS = frozenset({"stalled", "silent"})
 _LOGGER = logging.getLogger("crossrank")
@@ -28,12 +27,7 @@ class FindingsFile:
         self._file = path.open("a", encoding="utf-8")
         self._quiet = quiet
 
-    def write(self, closed: ClosedStep) -> None:
-        """Append the findings of one step."""
-        for finding in closed.findings:
-            self.append(finding)
-
-    def append(self, finding: Finding) -> None:
+    def announce(self, finding: Finding) -> None:
         """Append one finding."""
         self._file.write(json.dumps(_plain(asdict(finding)), allow_nan=False) + "\n")
         self._file.flush()

@@ -4,6 +4,8 @@
     merged/      <tag>/mean, <tag>/min, <tag>/max      for the band charts of the custom scalars page
                  <tag>/ranks_seen, <tag>/nonfinite     on how many ranks the point stands; NaN and infinite values
                  <tag>/rank_of_min, <tag>/rank_of_max  who holds the extremes; -1 where no value was finite
+                 findings/<kind>                       findings as text cards
+                 gradient-noise-scale                  what follows from all ranks together
 
 A tag without a finite value at a step has NaN there. Each flush leaves whole records in all five folders.
 """
@@ -15,12 +17,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aggregator.sinks.band_charts import layout_value
+from aggregator.sinks.finding_card import card
 from rankside.eventfile import EventFileWriter
+from rankside.summary import text_value
 from rankside.tags import Tag
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from aggregator.detect.finding import Finding
     from aggregator.sinks.sink import ClosedStep
 
 STATISTICS = ("mean", "min", "max", "std")
@@ -73,6 +78,13 @@ class MergedRuns:
             axis=1,
         )
         self._honest.write_scalars(step, honest_tags, honest.ravel(), wall_time=wall_time)
+        if closed.derived:
+            names, numbers = zip(*closed.derived, strict=True)
+            self._honest.write_scalars(step, names, numbers, wall_time=wall_time)
+
+    def announce(self, finding: Finding) -> None:
+        """Write a finding as a text card."""
+        self._honest.write_summary(finding.step, [text_value(f"findings/{finding.kind}", card(finding))])
 
     def flush(self) -> None:
         """Hand everything to the operating system.

@@ -36,7 +36,8 @@ def refuse(token):
 
 def test_a_finding_is_one_line_of_strict_json(tmp_path):
     sink = FindingsFile(tmp_path / "findings.jsonl")
-    sink.write(closed(finding(value=float("nan"), list=[1, float("-inf")], deep={"a": (1.5,)}), finding()))
+    sink.announce(finding(value=float("nan"), list=[1, float("-inf")], deep={"a": (1.5,)}))
+    sink.announce(finding())
     lines = (tmp_path / "findings.jsonl").read_text(encoding="utf-8").splitlines()
     sink.close()
     first, _ = (json.loads(line, parse_constant=refuse) for line in lines)
@@ -84,8 +85,8 @@ def test_a_sink_that_fails_is_counted_and_starves_no_other():
         close = flush
 
     group, kept = SinkGroup(), Kept()
-    group.add("broken", Broken())
-    group.add("kept", kept)
+    group.add("broken", steps=Broken())
+    group.add("kept", steps=kept)
     for step in (1, 2):
         group.write(closed(step=step))
     assert not group.flush()
