@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from rankside.wire import Advice, Place
 
 
+STACKS_PATTERN = "stacks-*.txt"  # files in the rank's folder
+
+
 class Adviser:
     """Follows the advice as it comes.
 
@@ -40,7 +43,8 @@ class Adviser:
             self.standing = f"all ranks at step {advice.step}: {told}"
         if advice.stacks > self._stacks:
             self._stacks = advice.stacks
-            path = self.folder / f"stacks-{time.strftime('%Y%m%d-%H%M%S')}-{advice.stacks}.txt"
+            asked = f"{time.strftime('%Y%m%d-%H%M%S')}-{advice.stacks}"
+            path = self.folder / STACKS_PATTERN.replace("*", asked)
             with path.open("w", encoding="utf-8") as file:
                 faulthandler.dump_traceback(file, all_threads=True)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aggregator.detect.finding import OPEN
 from aggregator.detect.silence import SignsOfLife
 from aggregator.live.members import Presence
+from rankside.adviser import STACKS_PATTERN
 
 if TYPE_CHECKING:
     from aggregator.detect.finding import Finding
@@ -44,6 +47,17 @@ class Watch:
             silent_seconds[rank] = max(silence, self._lost_seconds) if gone else silence
             left[rank] = member.presence is Presence.LEFT
             seen[rank] = True
-        return self._detector.observe(
-            SignsOfLife(last_step, phase, phase_seconds, silent_seconds, left, seen)
-        )
+        signs = SignsOfLife(last_step, phase, phase_seconds, silent_seconds, left, seen)
+        return tuple(_with_stacks(finding) for finding in self._detector.observe(signs))
+
+
+def _with_stacks(finding: Finding) -> Finding:
+    """Return the finding with the place of the stacks that the ranks are asked to write when they stall."""
+    if finding.kind != "stalled" or finding.status != OPEN:
+        return finding
+    where = [f"rank_{rank}/{STACKS_PATTERN}" for rank in finding.ranks] or [f"rank_*/{STACKS_PATTERN}"]
+    return replace(
+        finding,
+        message=f"{finding.message}; what its threads were doing: {where[0]}",
+        evidence={**finding.evidence, "stacks": where},
+    )
