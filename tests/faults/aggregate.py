@@ -11,5 +11,7 @@ from aggregator.run import ServeOptions, serve
 
 if __name__ == "__main__":
     settings = json.loads(sys.argv[1])
-    run_dir = Path(settings.pop("run_dir"))
-    sys.exit(serve(ServeOptions(run_dir=run_dir, patience=Patience(suspect_seconds=0.5), **settings)))
+    run_dir, bind = Path(settings.pop("run_dir")), tuple(settings.pop("bind"))
+    sys.exit(
+        serve(ServeOptions(run_dir=run_dir, bind=bind, patience=Patience(suspect_seconds=0.5), **settings))
+    )

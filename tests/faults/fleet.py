@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,18 +35,22 @@ from plan import (
 )
 from proxy import Proxy
 
+from aggregator.sinks import run_file
+
 _HERE = Path(__file__).parent
 _STEP_SECONDS = 0.01
 _RESTART_SECONDS = 0.2  # until a dead aggregator or rank is started again
 _RUN_SECONDS = 60.0
 _LOOK_SECONDS = 0.4
+_SETTLE_SECONDS = 3.0
 _DISK_BYTES = 1 << 20
 
 
 class Outcome(NamedTuple):
     """exit_codes: of the ranks that were not killed, in the order of their starts. counters: what each of them counted.
 
-    watched: the readers that were open during the run, by the name of the merged run.
+    live: the run as the aggregator had merged it before it was told that all ranks have ended. watched: the readers
+    that were open during the run, by the name of the merged run.
     """
 
     run_dir: Path
@@ -53,14 +58,18 @@ class Outcome(NamedTuple):
     counters: list[dict[str, int]]
     aggregator_code: int
     run_json: dict
+    live: Path
     watched: dict
     log: str
 
 
 @contextlib.contextmanager
-def run(plan, folder, *, sockets):
-    """Carry out the plan below `folder`, with sockets in `sockets`, until everything has ended; gives the outcome."""
-    fleet = _Fleet(plan, folder, sockets)
+def run(plan, folder, *, sockets, first_step=0, last_step=LAST_STEP):
+    """Carry out the plan below `folder`, with sockets in `sockets`, until everything has ended; gives the outcome.
+
+    The run trains from after the first step to the last one; a run that is in the folder already goes on.
+    """
+    fleet = _Fleet(plan, folder, sockets, first_step, last_step)
     try:
         yield fleet.run()
     finally:
@@ -100,11 +109,13 @@ class _Worker:
 
 
 class _Fleet:
-    def __init__(self, plan, folder, sockets):
+    def __init__(self, plan, folder, sockets, first_step, last_step):
         self._plan = plan
+        self._first_step = first_step
+        self._last_step = last_step
         self._folder = folder
         self._run_dir = folder / "run"
-        self._run_dir.mkdir()
+        self._run_dir.mkdir(exist_ok=True)
         self._mounts = []
         self._log = (folder / "log").open("w+")
         self._endpoint = f"ipc://{sockets}/aggregator"
@@ -131,7 +142,7 @@ class _Fleet:
         self._watched = {name: open_run(self._run_dir / "merged" / name) for name in ("", *STATISTICS)}
         for rank in range(WORLD_SIZE):
             after = sum(f.start_seconds for f in self._plan.of(Rank) if f.rank == rank)
-            self._after(after, lambda rank=rank: self._start_worker(rank, 0, WORLD_SIZE))
+            self._after(after, lambda rank=rank: self._start_worker(rank, self._first_step, WORLD_SIZE))
         deadline = time.monotonic() + _RUN_SECONDS
         next_look = 0.0
         while self._workers or self._timers:
@@ -154,6 +165,7 @@ class _Fleet:
             counters=[json.loads(worker.said.splitlines()[-1]) for worker in left],
             aggregator_code=code,
             run_json=run_json,
+            live=self._folder / "live",
             watched=self._watched,
             log=(self._folder / "log").read_text(),
         )
@@ -250,7 +262,7 @@ class _Fleet:
             "run_dir": str(self._run_dir),
             "endpoint": self._proxy.endpoints[rank] if self._proxy is not None else self._endpoint,
             "initial_step": checkpoint,
-            "last_step": LAST_STEP,
+            "last_step": self._last_step,
             "step_seconds": _STEP_SECONDS + sum(f.step_seconds for f in own),
             "every": every,
             "clock_seconds": sum(f.clock_seconds for f in own),
@@ -265,7 +277,7 @@ class _Fleet:
         self._ready_read, ready_write = os.pipe()
         settings = {
             "run_dir": str(self._run_dir),
-            "bind": self._endpoint,
+            "bind": (self._endpoint,),
             "max_wait_seconds": self._plan.max_wait_seconds,
             "max_lag_steps": self._plan.max_lag_steps,
             "ready_fd": ready_write,
@@ -300,6 +312,7 @@ class _Fleet:
             self._aggregator.send_signal(signal.SIGCONT)
         if self._aggregator.poll() is not None:
             self._start_aggregator()
+        self._keep_live()
         os.close(self._lifeline[1])
         for fault in self._plan.of(KillAggregator):
             if fault.step is None:
@@ -312,6 +325,17 @@ class _Fleet:
         code = self._aggregator.wait(_RUN_SECONDS)
         self._look()
         return code
+
+    def _keep_live(self):
+        """Copy what the aggregator has merged by itself, once it has merged everything or does not go on."""
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while time.monotonic() < deadline:
+            entries = run_file.read(self._run_dir / "run.json")
+            if entries.get("last_step") == self._last_step and not entries["ranks"]["live"]:
+                break
+            time.sleep(0.05)
+        shutil.rmtree(self._folder / "live", ignore_errors=True)
+        shutil.copytree(self._run_dir / "merged", self._folder / "live" / "merged")
 
     def _look(self):
         for name, reader in self._watched.items():

@@ -41,12 +41,12 @@ def expected(run_dir):
     return runs
 
 
-def compare(run_dir, runs=None):
+def compare(run_dir, right, runs=None):
     """Assert that each run below `merged` shows every expected step once, with the expected value.
 
-    runs: readers by the run's name; fresh ones unless given.
+    right: what `expected` returned. runs: readers by the run's name; fresh ones unless given.
     """
-    for name, tags in expected(run_dir).items():
+    for name, tags in right.items():
         reader = (runs or {}).get(name) or open_run(run_dir / "merged" / name)
         reader.Reload()
         shown = scalars(reader)

@@ -1,4 +1,4 @@
-"""A ZeroMQ proxy between ranks and aggregator that loses, delays, doubles and reorders messages, and breaks connections.
+"""A ZeroMQ proxy between ranks and aggregator that loses, delays, doubles, reorders, and breaks connections.
 
 Every rank has an endpoint of its own here. Each of its connections gets one to the aggregator, so that the
 aggregator sees what it would see without the proxy. One thread does everything; the faults are those of the

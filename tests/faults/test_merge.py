@@ -1,0 +1,120 @@
+"""`crossrank merge` makes from anybody's rank files what the run itself would have made."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+import numpy as np
+import oracle
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter as TensorBoardWriter
+from tensorboardX import SummaryWriter
+
+from launch.cli import main
+from rankside.eventfile import EventFileWriter
+from rankside.tags import Tag
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A run of three ranks, written by crossrank, TensorBoard and tensorboardX; rank 2 restarts at step 15."""
+    folder = tmp_path / "run"
+    chance = np.random.default_rng(5)
+    ours = EventFileWriter(folder / "rank_0")
+    theirs = TensorBoardWriter(str(folder / "rank_1"))
+    for step in range(1, 21):
+        ours.write_scalars(step, [Tag("loss"), Tag("lr")], chance.normal(size=2))
+        value = Summary.Value(tag="loss", simple_value=chance.normal() if step != 7 else np.nan)
+        theirs.add_event(Event(step=step, wall_time=float(step), summary=Summary(value=[value])))
+    ours.close()
+    theirs.close()
+    with SummaryWriter(str(folder / "rank_2")) as first:
+        for step in range(1, 19):
+            first.add_scalar("loss", chance.normal(), step)
+    again = EventFileWriter(folder / "rank_2")
+    again.write_session_start(15)
+    for step in range(15, 21):
+        again.write_scalars(step, [Tag("loss")], chance.normal(size=1))
+    again.close()
+    return folder
+
+
+def test_the_merged_curves_are_those_of_a_plain_computation(run_dir, capsys):
+    assert main(["merge", str(run_dir)]) == 0
+    oracle.compare(run_dir, oracle.expected(run_dir))
+    assert str(run_dir / "merged") in capsys.readouterr().out
+
+
+def test_merging_again_changes_nothing_that_tensorboard_shows(run_dir):
+    right = oracle.expected(run_dir)
+    readers = {}
+    for _ in range(3):
+        assert main(["merge", str(run_dir)]) == 0
+        oracle.compare(run_dir, right)
+        readers = readers or {name: oracle.open_run(run_dir / "merged" / name) for name in right}
+        oracle.compare(run_dir, right, readers)
+
+
+def test_ranks_in_several_folders_are_merged_elsewhere_and_only_read(run_dir, tmp_path):
+    (tmp_path / "node").mkdir()
+    (run_dir / "rank_2").rename(tmp_path / "node" / "rank_2")
+    before = _content(run_dir) | _content(tmp_path / "node")
+    output = tmp_path / "out"
+    assert main(["merge", str(run_dir), str(tmp_path / "node"), "--output", str(output)]) == 0
+    assert _content(run_dir) | _content(tmp_path / "node") == before
+    for rank, folder in ((0, run_dir), (1, run_dir), (2, tmp_path / "node")):
+        (output / f"rank_{rank}").symlink_to(folder / f"rank_{rank}")
+    oracle.compare(output, oracle.expected(output))
+    assert (output / "findings.jsonl").exists()
+
+
+def test_a_damaged_file_is_named_and_what_stands_before_the_damage_is_merged(run_dir, capsys):
+    path = next((run_dir / "rank_0").iterdir())
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(content)
+    assert main(["merge", str(run_dir)]) == 0
+    assert str(path) in capsys.readouterr().err
+    reader = oracle.open_run(run_dir / "merged")
+    reader.Reload()
+    seen = dict(oracle.scalars(reader)["loss/ranks_seen"])
+    assert (seen[1], seen[20]) == (3, 2)
+
+
+def test_where_nothing_is_to_merge_nothing_is_made(tmp_path, capsys):
+    assert main(["merge", str(tmp_path / "none")]) == 2
+    assert "no rank_<id> folder" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_rank_in_two_folders_is_refused(run_dir, capsys):
+    assert main(["merge", str(run_dir), str(run_dir)]) == 2
+    assert "rank 0 stands in" in capsys.readouterr().err
+
+
+def test_where_the_output_cannot_be_written_what_was_there_stays(run_dir, capsys):
+    assert main(["merge", str(run_dir)]) == 0
+    before = _content(run_dir)
+    (run_dir / ".merged.part").write_text("in the way")
+    assert main(["merge", str(run_dir)]) == 1
+    (run_dir / ".merged.part").unlink()
+    assert _content(run_dir) == before
+    assert "cannot merge into" in capsys.readouterr().err
+
+
+def test_a_run_that_still_goes_on_is_left_alone(run_dir, capsys):
+    claim = os.open(run_dir, os.O_RDONLY)
+    fcntl.flock(claim, fcntl.LOCK_EX)
+    try:
+        assert main(["merge", str(run_dir)]) == 2
+    finally:
+        os.close(claim)
+    assert "still goes on" in capsys.readouterr().err
+    assert not (run_dir / "merged").exists()
+
+
+def _content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

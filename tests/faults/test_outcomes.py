@@ -1,0 +1,145 @@
+"""What single faults come to: what is counted, what is said, and that nothing else happens."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+import fleet
+import oracle
+import pytest
+from plan import LAST_STEP, WORLD_SIZE, FaultPlan
+
+from launch.cli import main
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def carry_out(tmp_path, socket_folder):
+    """Return a function that carries out a plan, and holds the merged curves to the rank files."""
+    with contextlib.ExitStack() as stack:
+
+        def carry_out(plan, *, compared=True, **steps):
+            if any(hasattr(fault, "side") for fault in plan.faults) and not fleet.mounting_works(tmp_path):
+                pytest.skip("filling a disk needs the right to mount one")
+            outcome = stack.enter_context(fleet.run(plan, tmp_path, sockets=socket_folder, **steps))
+            print(outcome.run_json, outcome.counters, outcome.log, sep="\n")
+            assert set(outcome.exit_codes) == {0}
+            assert outcome.aggregator_code == 0
+            if compared:
+                right = oracle.expected(outcome.run_dir)
+                oracle.compare(outcome.run_dir, right)
+                oracle.compare(outcome.run_dir, right, outcome.watched)
+            return outcome
+
+        yield carry_out
+
+
+def test_without_a_fault_nothing_is_counted_and_the_live_merge_stands(carry_out):
+    outcome = carry_out(FaultPlan())
+    assert outcome.run_json["merged_from"] == "live"
+    assert not any(outcome.run_json["counts"].values())
+    assert outcome.run_json["ranks"] == {"live": [], "left": list(range(WORLD_SIZE)), "lost": []}
+
+
+def test_lost_blocks_are_sent_again_in_time(carry_out):
+    outcome = carry_out(FaultPlan().drop(rank=2, step=50, count=40))
+    assert outcome.run_json["merged_from"] == "live"
+
+
+def test_doubled_blocks_are_dropped_and_counted(carry_out):
+    outcome = carry_out(FaultPlan().duplicate(rank=1, step=50, count=30))
+    assert outcome.run_json["merged_from"] == "live"
+    assert outcome.run_json["counts"]["duplicates"] >= 30
+
+
+def test_blocks_that_overtake_each_other_are_put_in_order(carry_out):
+    outcome = carry_out(FaultPlan().reorder(rank=0, step=50, count=10).reorder(rank=3, step=90, count=1))
+    assert outcome.run_json["merged_from"] == "live"
+
+
+def test_a_cut_connection_is_made_again_and_loses_nothing(carry_out):
+    outcome = carry_out(FaultPlan().cut(rank=0, step=40, seconds=0.0).cut(rank=3, step=80, seconds=0.7))
+    assert outcome.run_json["merged_from"] == "live"
+    assert outcome.run_json["counts"]["strangers"] >= 2
+
+
+def test_a_killed_rank_is_named_and_what_it_wrote_stays(carry_out):
+    outcome = carry_out(FaultPlan().kill(rank=2, step=60))
+    assert outcome.run_json["ranks"]["lost"] == [2]
+    assert outcome.run_json["because"] == ["ranks [2] were not heard to their end"]
+
+
+def test_an_aggregator_that_comes_back_continues_the_merged_files_where_they_end(carry_out):
+    outcome = carry_out(FaultPlan().kill_aggregator(step=40).kill_aggregator(step=260), last_step=500)
+    oracle.compare(outcome.live, oracle.expected(outcome.run_dir))
+
+
+def test_blocks_that_a_full_buffer_dropped_are_counted_and_filled_from_the_files(carry_out):
+    plan = FaultPlan().freeze_aggregator()
+    for rank in range(WORLD_SIZE):
+        plan = plan.rank(rank, buffer_bytes=2_000)
+    outcome = carry_out(plan)
+    assert all(counted["unsent"] > 0 for counted in outcome.counters)
+    assert outcome.run_json["merged_from"] == "files"
+
+
+def test_a_frozen_rank_is_waited_for(carry_out):
+    outcome = carry_out(FaultPlan().freeze(rank=1, step=60, seconds=2.0))
+    assert outcome.run_json["merged_from"] == "live"
+
+
+def test_late_values_are_counted_and_filled_from_the_files(carry_out):
+    outcome = carry_out(FaultPlan().freeze(rank=1, step=60, seconds=2.0).waiting(seconds=0.3))
+    assert outcome.run_json["merged_from"] == "files"
+    assert outcome.run_json["counts"]["late"] > 0
+    assert outcome.run_json["counts"]["incomplete"] > 0
+
+
+def test_a_restart_from_a_checkpoint_reopens_the_steps_behind_it(carry_out):
+    outcome = carry_out(FaultPlan().restart_all(rank=3, step=120, checkpoint=70))
+    assert outcome.run_json["counts"]["reopened"] >= 1
+
+
+def test_ranks_that_a_smaller_world_lacks_end_at_the_checkpoint(carry_out):
+    outcome = carry_out(FaultPlan().restart_all(rank=0, step=120, checkpoint=70, world_size=2))
+    seen = oracle.expected(outcome.run_dir)[""]["loss/ranks_seen"]
+    assert [seen[step] for step in range(71, LAST_STEP + 1)] == [2] * (LAST_STEP - 70)
+
+
+def test_of_a_step_reported_twice_the_last_value_wins_and_it_is_counted(carry_out):
+    counts = carry_out(FaultPlan().rank(2, repeated=80)).run_json["counts"]
+    assert counts["late"] + counts["repeated"] > 0
+
+
+def test_a_disk_that_fills_under_a_rank_to_the_end_costs_the_live_merge_nothing(carry_out):
+    plan = FaultPlan().fill_disk(side="rank", rank=1, step=100, seconds=None)
+    outcome = carry_out(plan, compared=False)
+    assert outcome.run_json["counts"]["unwritten"] > 0
+    reader = oracle.open_run(outcome.run_dir / "merged")
+    reader.Reload()
+    assert oracle.scalars(reader)["loss/ranks_seen"] == [(s, 4.0) for s in range(1, LAST_STEP + 1)]
+
+
+def test_a_disk_that_fills_under_the_aggregator_to_the_end_is_said(carry_out):
+    plan = FaultPlan().fill_disk(side="aggregator", rank=1, step=100, seconds=None)
+    outcome = carry_out(plan, compared=False)
+    assert "merged curves: merging from the rank files failed" in outcome.log
+    assert "No space left on device" in outcome.log
+
+
+def test_a_run_is_continued_on_another_day_behind_a_merge_by_hand(carry_out):
+    """Its merged curves are then those of both days, and the second day needs no merge from the files."""
+    run_dir = carry_out(FaultPlan(), last_step=60).run_dir
+    assert main(["merge", str(run_dir)]) == 0
+    outcome = carry_out(FaultPlan(), first_step=60, last_step=90)
+    assert outcome.run_json["merged_from"] == "live"
+    assert set(oracle.expected(run_dir)["mean"]["loss"]) == set(range(1, 91))
+
+
+def test_counts_outlive_the_aggregator(carry_out):
+    plan = FaultPlan().duplicate(rank=1, step=10, count=30).kill_aggregator(rank=1, step=150)
+    outcome = carry_out(plan)
+    assert outcome.run_json["counts"]["duplicates"] >= 30
+    assert json.loads((outcome.run_dir / "run.json").read_text())["merged_from"] == "files"
