@@ -24,6 +24,7 @@ from aggregator.sinks.findings import FindingsFile
 from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
 from aggregator.sinks.run_file import RunFile
+from aggregator.sinks.webhook import Webhook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,7 @@ class ServeOptions:
     detect: thresholds as "name=value". layout: sizes of the parallel layout, such as {"dp": 4, "tp": 2}; None
     to learn it from the ranks.
     stop_on_nonfinite: ask for an orderly stop of training after a loss that is not finite.
+    webhook: address to which findings are posted, as `aggregator.sinks.webhook` says.
     """
 
     run_dir: Path
@@ -60,6 +62,7 @@ class ServeOptions:
     detect: tuple[str, ...] = ()
     layout: Mapping[str, int] | None = None
     stop_on_nonfinite: bool = False
+    webhook: str | None = None
 
 
 def serve(options: ServeOptions) -> int:
@@ -108,6 +111,8 @@ def serve(options: ServeOptions) -> int:
         merged = MergedRuns(run_dir / "merged", session_start=session_start)
         sinks.add("merged runs", steps=merged, findings=merged)
         sinks.add("findings", findings=FindingsFile(run_dir / "findings.jsonl"))
+        if options.webhook is not None:
+            sinks.add("webhook", findings=Webhook(options.webhook, run=run_dir.name))
         sinks.add("back channel", steps=guide, findings=guide)
         run_json = RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, groups, earlier))
         sinks.add("run file", steps=run_json)

@@ -22,6 +22,8 @@ def serve_arguments(plan: RunPlan, run_dir: Path, endpoint: str) -> list[str]:
         arguments += ["--detect", pair]
     if plan.layout is not None:
         arguments += ["--layout", plan.layout]
+    if plan.webhook is not None:
+        arguments += ["--webhook", plan.webhook]
     if plan.stop_on_nonfinite:
         arguments.append("--stop-on-nonfinite")
     return arguments + _security(plan)

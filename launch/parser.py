@@ -368,6 +368,11 @@ def _add_detect(parser: argparse.ArgumentParser) -> None:
         "(default: what the ranks know of it)",
     )
     parser.add_argument(
+        "--webhook",
+        metavar="URL",
+        help="post each finding there, as a line of findings.jsonl with the run's name",
+    )
+    parser.add_argument(
         "--stop-on-nonfinite",
         action="store_true",
         help="ask training for an orderly stop after a loss that is NaN or infinite",

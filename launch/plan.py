@@ -38,6 +38,7 @@ class RunPlan:
     world_size: the number of ranks as far as the command tells, else None.
     max_wait_seconds, max_lag_steps: how long the ranks of a step wait for the missing ones.
     detect: thresholds of detection, NAME=VALUE each. layout: sizes of the parallel layout.
+    webhook: address to which findings are posted.
     stop_on_nonfinite: whether training is asked to stop after a loss that is not finite.
     attach: whether workers are recorded without a RankMonitor in the script.
     root: where the root listens for the other nodes; None on one node. is_root: whether it runs on this one.
@@ -54,6 +55,7 @@ class RunPlan:
     max_lag_steps: int
     detect: tuple[str, ...] = ()
     layout: str | None = None
+    webhook: str | None = None
     stop_on_nonfinite: bool = False
     attach: bool = True
     root: str | None = None
@@ -75,6 +77,7 @@ class RunPlan:
         max_lag_steps: int,
         detect: Sequence[str] = (),
         layout: str | None = None,
+        webhook: str | None = None,
         stop_on_nonfinite: bool = False,
         attach: bool = True,
         port: int | None = None,
@@ -109,6 +112,7 @@ class RunPlan:
             max_lag_steps=max_lag_steps,
             detect=tuple(detect),
             layout=layout,
+            webhook=_checked_webhook(webhook),
             stop_on_nonfinite=stop_on_nonfinite,
             attach=attach,
             root=root,
@@ -201,6 +205,12 @@ def _checked_parts(parts: Sequence[str]) -> Sequence[str]:
         if not (key and equals and value):
             raise UsageError(f"--name-with takes KEY=VALUE, not {part!r}")
     return parts
+
+
+def _checked_webhook(url: str | None) -> str | None:
+    if url is not None and not url.startswith(("http://", "https://")):
+        raise UsageError(f"--webhook takes an address that begins with http:// or https://, not {url!r}")
+    return url
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -29,7 +29,7 @@ class FindingsFile:
 
     def announce(self, finding: Finding) -> None:
         """Append one finding."""
-        self._file.write(json.dumps(_plain(asdict(finding)), allow_nan=False) + "\n")
+        self._file.write(json.dumps(plain(finding), allow_nan=False) + "\n")
         self._file.flush()
         if not self._quiet:
             _LOGGER.warning("%s: %s", finding.kind, finding.message)
@@ -49,6 +49,11 @@ def clocked_lines(path: Path) -> list[str]:
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     return [line for line in lines if json.loads(line).get("kind") in CLOCKED_KINDS]
+
+
+def plain(finding: Finding) -> dict[str, object]:
+    """Return the finding as a JSON object can hold it."""
+    return {name: _plain(value) for name, value in asdict(finding).items()}
 
 
 def _plain(value: object) -> object:
