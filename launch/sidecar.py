@@ -232,7 +232,7 @@ class _Sidecar:
             say(f"cannot start the aggregator: {error.strerror}; training goes on without it")
 
     def _finish(self) -> bool:
-        """Wait for the aggregator to close its files; return whether it did."""
+        """Wait for the aggregator to close its files; return whether it did. One that dies over it gets a successor."""
         self._aggregator.close_lifeline()
         if self._aggregator.pid is None:
             # It crashed and was not due again: one more, for what the rank files hold.
@@ -241,14 +241,20 @@ class _Sidecar:
         next_line = started + 2
         stop_by = started + _FINISH_LIMIT_SECONDS
         kill_by: float | None = None
+        died_before = False
         while self._aggregator.pid is not None:
             received = signal.sigtimedwait(_WATCHED, 0.5)
             for ended in reap():
-                if ended.pid == self._aggregator.pid:
-                    self._aggregator.pid = None
-                    if ended.code:
-                        say(f"the aggregator {ended.how} before it had closed the merged curves")
-                    return ended.code == 0
+                if ended.pid != self._aggregator.pid:
+                    continue
+                self._aggregator.pid = None
+                if ended.code == 0:
+                    return True
+                say(f"the aggregator {ended.how} before it had closed the merged curves")
+                if died_before or kill_by is not None:
+                    return False
+                died_before = True
+                self._start_aggregator()
             now = time.monotonic()
             interrupted = received is not None and received.si_signo in _FORWARDED
             if kill_by is None and (interrupted or now > stop_by):
