@@ -5,6 +5,10 @@
 Nothing here raises into training or waits for the device, the disk or the network. Put it first in the list:
 then the time that other callbacks take counts as theirs, not as the step's. Of two monitors in one list the
 second does nothing.
+
+SIGTERM is left alone. A handler in Python would keep a rank alive that waits in a collective, and CPython's
+wake-up descriptor is shared with forked processes, so that a data loader's worker that is told to end would take
+the rank with it. What a killed rank loses is bounded by the recorder's flush interval.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore.communication import get_group_size, get_rank
 from mindspore.train import Callback
-from typing_extensions import Self
 
 from rankside.config import RankConfig
 from rankside.schedule import Schedule
@@ -46,6 +49,8 @@ from rankside.training.weights import WeightHistograms, WeightNorms
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from typing_extensions import Self
 
     from rankside.training.collector import Collector
     from rankside.training.process_record import ProcessRecord
@@ -130,8 +135,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
 
     def close(self) -> None:
         """Write and deliver everything, and say goodbye, instead of leaving that to the end of the process."""
-        if self._record is not None:
-            self._record.finish()
+        self._finish(None)
 
     def __enter__(self) -> Self:
         """Enter a training, or the evaluation inside one."""
@@ -147,7 +151,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
             return
         self._end_training()
         if kind is not None and self._record is not None:
-            self._guard("goodbye", self._record.finish, f"{kind.__name__}: {error}")
+            self._guard("goodbye", self._finish, f"{kind.__name__}: {error}")
 
     def on_train_begin(self, run_context: Any) -> None:
         """Find out whether this monitor is the one to record this training."""
@@ -238,6 +242,10 @@ class RankMonitor(Callback):  # type: ignore[misc]
                 counted=self._steps_done,
             )
         )
+
+    def _finish(self, reason: str | None) -> None:
+        if self._record is not None:
+            self._record.finish(reason)
 
     def _end_training(self) -> None:
         if not self._training:
