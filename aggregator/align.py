@@ -101,6 +101,8 @@ class _OpenStep:
 
     def forget(self, rank: int, before_incarnation: int) -> None:
         """Drop what older incarnations of the rank have said."""
+        if rank not in self.first:
+            return
         kept = [r for r in self.reports() if r.rank != rank or r.incarnation >= before_incarnation]
         self.first, self.further = {}, []
         for report in kept:
@@ -289,7 +291,10 @@ class Aligner:
         for part in parts:
             ranks = np.array([report.rank for report in part])
             places = np.searchsorted(tag_ids, part[0].tag_ids)
-            rows = np.stack([report.columns for report in part], axis=1)
+            rows = np.concatenate([report.columns for report in part]).reshape(
+                len(part), window.N_COLUMNS, -1
+            )
+            rows = rows.swapaxes(0, 1)
             columns[:, ranks[:, np.newaxis], places] = np.where(
                 rows[window.Column.COUNT] + rows[window.Column.NONFINITE] > 0,
                 rows,
