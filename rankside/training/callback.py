@@ -37,6 +37,7 @@ from rankside.training.loss_scale import LossScale
 from rankside.training.memory import Memory
 from rankside.training.mindformers import MindformersNumbers
 from rankside.training.options import MonitorOptions
+from rankside.training.parallel_layout import read_coordinates
 from rankside.training.process_record import process_record
 from rankside.training.progress import Progress
 from rankside.training.returned_norms import ReturnedNorms
@@ -201,6 +202,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._step = self._record.last_step = step
         self._steps_done = serial
         self._phase("in a callback")
+        self._stop_where_wanted(run_context)
         self._self_watch.spent(perf_counter() - began)
 
     def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002 (the interface)
@@ -298,7 +300,20 @@ class RankMonitor(Callback):  # type: ignore[misc]
                 rank, world_size = 0, 1
             if world_size > 1:
                 self._config = dataclasses.replace(self._config, rank=rank, world_size=world_size)
+        if not self._config.coordinates:
+            self._guard("reading the parallel layout", self._find_place)
         return self._config
+
+    def _find_place(self) -> None:
+        place = read_coordinates(self._config.rank, self._config.world_size)
+        self._config = dataclasses.replace(self._config, coordinates=place)
+
+    def _stop_where_wanted(self, run_context: Any) -> None:
+        """Ask for an orderly stop where the user has let the aggregator decide on it."""
+        reason = self._record.recorder.stop_wanted if self._record is not None else ""
+        if reason:
+            self._warn_once(f"training is asked to stop: {reason}")
+            run_context.request_stop()
 
     def _reports(self, step: int) -> bool:
         return self._schedule.ends_window(step, self._base + self._steps_done)
