@@ -1,9 +1,9 @@
 """A sequential test for a shift of the mean: small lasting shifts are found, one noisy step is not.
 
-Two kinds of statistics run side by side on scores of mean 0 and variance 1, on both sides of zero. Cumulative
-sums (Page, 1954), each best for shifts of twice its allowance, find what is large soon. A moving sum over the
-last steps finds what is small: where there is a deadline it beats the cumulative sum. Thresholds follow from
-the rate of false alarms that is allowed (Siegmund, 1985).
+Three kinds of statistics run side by side on scores of mean 0 and variance 1, on both sides of zero. The
+likelihood ratio of a jump finds what is large at once. A cumulative sum (Page, 1954) finds what is of middle
+size. Moving sums over the last steps find what is small: where there is a deadline they beat the cumulative
+sum. Thresholds follow from the rate of false alarms that is allowed (Siegmund, 1985).
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ BoolArray = npt.NDArray[np.bool_]
 
 BLOCK_STEPS = 16
 _BLOCKS = 25
-# The scores of one step count at most this much in the fastest sum, lest two or three of a heavy tail suffice.
-_FASTEST_BOUND = 3.0
+# The jump that the likelihood ratio is made for, in standard deviations of the distance from the peers: three of the
+# rank's own, less the noise of a few peers and what the bounds on scores take away.
+_JUMP = 2.0
+_JUMP_SHARE = 0.25
 _SUSPECT = 0.5
 
 
 class _Sum(NamedTuple):
-    """A cumulative sum: its allowance, its part of the false alarms, the largest score that it takes."""
+    """A cumulative sum: its allowance, and its part of the false alarms."""
 
     allowance: float
     share: float
-    bound: float
 
 
 class _Moving(NamedTuple):
@@ -46,8 +47,8 @@ class _Moving(NamedTuple):
 
 # The longest moving sum has the hardest deadline to keep and gets most of the false alarms. The first cumulative
 # sum raises no alarm: it dates the shifts that the moving sums find.
-_SUMS = (_Sum(0.15, 0.0, math.inf), _Sum(0.35, 0.12, math.inf), _Sum(1.0, 0.08, _FASTEST_BOUND))
-_MOVINGS = (_Moving(4, 0.1), _Moving(6, 0.1), _Moving(_BLOCKS, 0.6))
+_SUMS = (_Sum(0.15, 0.0), _Sum(0.35, 0.1))
+_MOVINGS = (_Moving(4, 0.05), _Moving(6, 0.1), _Moving(_BLOCKS, 0.5))
 
 
 class Alarm(NamedTuple):
@@ -73,26 +74,36 @@ class ShiftTest:
         self._moving_limits = [
             moving_threshold(each.blocks * BLOCK_STEPS, each.share * false_alarms / 2) for each in _MOVINGS
         ]
+        # No more than exp(-h) of healthy steps bring a log likelihood ratio to h, whatever it is made of (Ville, 1939).
+        self._jump_limit = math.log(2 / (_JUMP_SHARE * false_alarms))
         self.forget()
 
     def forget(self) -> None:
         """Begin anew everywhere."""
         self._sums = np.zeros((2 * len(_SUMS), 0, 0))
         self._ages = np.zeros_like(self._sums)
+        self._jumps = np.zeros((4, 0, 0))  # upwards and downwards; then how old each is
         self._blocks = np.zeros((_BLOCKS, 0, 0))  # a ring: the newest block replaces the oldest
         self._totals = np.zeros((len(_MOVINGS), 0, 0))
         self._position = 0
         self._strength = np.zeros((1, 0, 0))
 
-    def observe(self, score: Float64Array, widening: Float64Array, ids: npt.NDArray[np.int64]) -> Alarm:
+    def observe(
+        self, score: Float64Array, phi: Float64Array, widening: Float64Array, ids: npt.NDArray[np.int64]
+    ) -> Alarm:
         """Take the scores of one step.
 
-        score: shape (W, T), NaN where there is none. widening: shape (W, T): factor by which the thresholds
-        are raised while little is known. ids: shape (T,), places in the tag table.
+        score: shape (W, T), NaN where there is none. phi: shape (W, T), the autocorrelation that was taken
+        out of them. widening: shape (W, T): factor by which the thresholds are raised while little is known.
+        ids: shape (T,), places in the tag table.
         """
         self._grow(len(score), ids)
         step = np.nan_to_num(score)
         strength, steps = self._cumulate(step, ~np.isnan(score), widening, ids)
+        jumped, ages = self._jump(step, ~np.isnan(score), phi, ids)
+        jumped /= widening
+        sudden = np.abs(jumped) > np.abs(strength)
+        strength, steps = np.where(sudden, jumped, strength), np.where(sudden, ages, steps)
         moved = self._move(step, ids) / np.sqrt(widening)
         larger = np.abs(moved) > np.abs(strength)
         if larger.any():
@@ -113,9 +124,8 @@ class ShiftTest:
         sums, ages = self._sums[:, :, ids], self._ages[:, :, ids]
         strength, steps = np.zeros(step.shape), np.zeros(step.shape)
         for index, (each, limit) in enumerate(zip(_SUMS, self._limits, strict=True)):
-            taken = np.clip(step, -each.bound, each.bound)
             for side, sign in ((2 * index, 1.0), (2 * index + 1, -1.0)):
-                total = np.maximum(sums[side] + np.where(seen, sign * taken - each.allowance, 0.0), 0.0)
+                total = np.maximum(sums[side] + np.where(seen, sign * step - each.allowance, 0.0), 0.0)
                 sums[side] = total
                 ages[side] = np.where(total > 0, ages[side] + 1, 0.0)
                 relative = total / (limit * widening)
@@ -124,6 +134,34 @@ class ShiftTest:
                 steps = np.where(larger, ages[side], steps)
         self._sums[:, :, ids], self._ages[:, :, ids] = sums, ages
         return strength, steps
+
+    def _jump(
+        self, step: Float64Array, seen: BoolArray, phi: Float64Array, ids: npt.NDArray[np.int64]
+    ) -> tuple[Float64Array, Float64Array]:
+        """Return the log likelihood ratio of a jump as a fraction of its threshold, and its age, shape (W, T).
+
+        In whitened scores a jump by d standard deviations is d / sqrt(1 - phi^2) at first and (1 - phi) times
+        that from then on: with autocorrelated noise the first step tells more than many later ones.
+        """
+        jumps = self._jumps[:, :, ids]
+        first = _JUMP / np.sqrt(1 - phi * phi)
+        later = first * (1 - phi)
+        strength, steps = np.zeros(step.shape), np.zeros(step.shape)
+        for side, sign in ((0, 1.0), (1, -1.0)):
+            going_on = jumps[side] + later * (sign * step - 0.5 * later)
+            begun = first * (sign * step - 0.5 * first)
+            ratio = np.where(seen, np.maximum(np.maximum(going_on, begun), 0.0), jumps[side])
+            age = np.where(
+                begun > np.maximum(going_on, 0.0), 1.0, np.where(ratio > 0, jumps[side + 2] + 1, 0.0)
+            )
+            jumps[side], jumps[side + 2] = ratio, np.where(seen, age, jumps[side + 2])
+            larger = ratio > np.abs(strength)
+            strength, steps = (
+                np.where(larger, sign * ratio, strength),
+                np.where(larger, jumps[side + 2], steps),
+            )
+        self._jumps[:, :, ids] = jumps
+        return strength / self._jump_limit, steps
 
     def _move(self, step: Float64Array, ids: npt.NDArray[np.int64]) -> Float64Array:
         """Return the largest of the moving sums as a fraction of its threshold, shape (W, T)."""
@@ -145,6 +183,7 @@ class ShiftTest:
         tags = int(ids.max(initial=-1)) + 1
         self._sums = grown(self._sums, ranks, tags)
         self._ages = grown(self._ages, ranks, tags)
+        self._jumps = grown(self._jumps, ranks, tags)
         self._blocks = grown(self._blocks, ranks, tags)
         self._totals = grown(self._totals, ranks, tags)
         self._strength = grown(self._strength, ranks, tags)
@@ -152,7 +191,7 @@ class ShiftTest:
     def clear(self, where: BoolArray, ids: npt.NDArray[np.int64]) -> None:
         """Begin anew for the ranks and tags where `where`, shape (W, T), is true."""
         self._grow(len(where), ids)
-        for held in (self._sums, self._ages, self._blocks, self._totals, self._strength):
+        for held in (self._sums, self._ages, self._jumps, self._blocks, self._totals, self._strength):
             part = held[:, :, ids]
             part[:, where] = 0.0
             held[:, :, ids] = part

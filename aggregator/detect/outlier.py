@@ -123,7 +123,7 @@ class OutlierDetector:
             self._test.clear(scores.learnt < _BEGUN_STEPS, ids)
         ready = (scores.learnt >= self._settings.warmup_steps) & ~frozen
         widening = 1 + self._settings.outlier_widening / np.maximum(scores.learnt, 1)
-        alarm = self._test.observe(np.where(ready, scores.score, np.nan), widening, ids)
+        alarm = self._test.observe(np.where(ready, scores.score, np.nan), scores.phi, widening, ids)
         findings = self._follow(matrix, scores, ids) if self._faults else []
         if (np.abs(alarm.strength) >= 1).any():
             findings += self._open(matrix, ids, grouping, alarm, excluded)

@@ -62,7 +62,7 @@ class Scores(NamedTuple):
 
     score: whitened and standardised, about (0, 1). deviation: the distance from the peers' centre less the
     rank's own offset, in the tag's unit. sigma: the standard deviation of that when healthy. reference: what
-    the value would be expected to be. learnt: steps learnt from.
+    the value would be expected to be. learnt: steps learnt from. phi: lag-one autocorrelation that was taken out.
     """
 
     score: Float64Array
@@ -70,6 +70,7 @@ class Scores(NamedTuple):
     sigma: Float64Array
     reference: Float64Array
     learnt: Float64Array
+    phi: Float64Array
 
 
 class Whitener:
@@ -167,6 +168,7 @@ class Whitener:
             sigma,
             reference + state[_Row.LEVEL],
             count,
+            state[_Row.PHI],
         )
 
     def _learn(

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+# The benchmark is run once, in the first test that asks for it.
+pytestmark = pytest.mark.timeout(600)
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "detection.py"
 
 
