@@ -58,11 +58,18 @@ def load(path: Path) -> Keys:
         raise ConfigError(f"key file {path}: {error.strerror}; `crossrank keygen` makes one") from error
     if mode & 0o077:
         raise ConfigError(f"key file {path} has mode {mode:04o}: others could read it; `chmod 600` it")
-    keys = lines[1:5]
-    if (
-        lines[0] != _TITLE.encode()
-        or len(keys) != len(Keys._fields)
-        or any(len(k) != _KEY_LENGTH for k in keys)
-    ):
+    title, *texts = lines[:5]
+    if title != _TITLE.encode() or len(texts) != len(Keys._fields) or not _are_pairs(keys := Keys(*texts)):
         raise ConfigError(f"{path} is not a crossrank key file; `crossrank keygen` makes one")
-    return Keys(*keys)
+    return keys
+
+
+def _are_pairs(keys: Keys) -> bool:
+    """Return whether each public key belongs to its secret one."""
+    if any(len(key) != _KEY_LENGTH for key in keys):
+        return False
+    try:
+        publics = [zmq.curve_public(secret) for secret in (keys.server_secret, keys.client_secret)]
+    except (zmq.ZMQError, ValueError):  # not the text of a key
+        return False
+    return publics == [keys.server_public, keys.client_public]
