@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LOOK_BACK = 24
 _STEPS_BEFORE = 4
 # How much a number must move to be named: as a factor of its median before.
-_FACTORS = {"learning-rate": 1.5, "loss-scale": 1.9, "grad-norm": 4.0, "local-grad-norm": 4.0}
+_FACTORS = {"learning-rate": 1.5, "loss-scale": 1.9, "grad-norm": 4.0, "local-grad-norm": 8.0}
 
 
 class Cause(NamedTuple):

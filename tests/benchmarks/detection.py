@@ -19,7 +19,7 @@ false findings are counted in. A delay of 0 is a finding at the first bad step i
 rank-step: peers add noise of their own (1 / (n - 1) of the variance), which no test can take away as long as what
 the ranks have in common may move freely.
 
---quick takes about half a minute; without it, some ten to twenty minutes on one core.
+--quick takes about half a minute; without it, some twenty minutes on one core.
 """
 
 from __future__ import annotations
