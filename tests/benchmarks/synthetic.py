@@ -26,7 +26,7 @@ from rankside.tags import Tag
 _AHEAD = 3  # steps that are sent before the aggregator has answered for an earlier one
 _BEAT_SECONDS = 1.0
 _DEADLINE_SECONDS = 300.0
-TAGS = tuple(Tag(f"tag-{i}") for i in range(13)) + (Tag("loss"), Tag("local-grad-norm"), Tag("data-time"))
+TAGS = (*(Tag(f"tag-{i}") for i in range(13)), Tag("loss"), Tag("local-grad-norm"), Tag("data-time"))
 
 
 class Way(NamedTuple):
@@ -89,6 +89,11 @@ def run(way, folder, sockets):
     assert end["last_step"] == way.steps
     seconds = figures["last_step_at"] - began
     return Outcome(way, seconds, figures["messages"], figures["stages"], figures["peak_bytes"], run_dir)
+
+
+def ranks_values(ranks, step):
+    """Return what the ranks report of a step, shape (ranks, tags)."""
+    return 1.0 + 0.01 * np.random.default_rng(step).standard_normal((ranks, len(TAGS)))
 
 
 def events(run_dir):
@@ -203,8 +208,7 @@ class _Fleet:
 
     def _blocks(self, step):
         """Return the step's block for every connection."""
-        rng = np.random.default_rng(step)
-        columns = window.single(1.0 + 0.01 * rng.standard_normal((self._way.ranks, len(TAGS))))
+        columns = window.single(ranks_values(self._way.ranks, step))
         rows = np.stack(
             [np.arange(self._way.ranks), np.ones(self._way.ranks, int), np.full(self._way.ranks, step)],
             axis=1,
