@@ -31,6 +31,9 @@ class Ledger:
 
     def admit(self, sequence: int, report: Report) -> list[tuple[int, Report]]:
         """Take a block; return the blocks that are now in order, with their sequences."""
+        if sequence == self.received + 1 and not self._ahead:
+            self.received = sequence
+            return [(sequence, report)]
         if sequence <= self.received or sequence in self._ahead:
             self.duplicates += 1
             return []

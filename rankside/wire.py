@@ -352,11 +352,11 @@ def _read_block(step: Any, rows: Any, wall_times: Any, tag_ids: Any, columns: An
 def _statistics(columns: Float64Array) -> Float64Array:
     """Return the columns if they can be statistics of windows."""
     counts = columns[: Column.NONFINITE + 1]
-    # One comparison that NaN fails as well.
-    if not ((counts >= 0) & (counts <= STEP_LIMIT)).all():
+    # Comparisons that NaN fails as well.
+    if not (counts.min() >= 0 and counts.max() <= STEP_LIMIT):
         raise WireError(f"a count is not a number from 0 to {STEP_LIMIT}")
-    described = columns[Column.MEAN : Column.LAST, columns[Column.COUNT] > 0]
-    if not np.isfinite(described).all():
+    described = np.isfinite(columns[Column.MEAN : Column.LAST])
+    if not described.all() and not described[:, columns[Column.COUNT] > 0].all():
         raise WireError("mean, M2, minimum or maximum of finite values is not finite")
     return columns
 

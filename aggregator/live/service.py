@@ -174,19 +174,24 @@ class Service:
     def _take_block(self, session: Session, block: wire.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
         columns = block.columns if order is None else block.columns[:, :, order]
+        wall_times = block.wall_times.tolist()
         for i, (rank, incarnation, sequence) in enumerate(block.rows.tolist()):
             member = self._member(session, rank, incarnation, now)
             if member is None:
                 continue
-            report = Report(rank, incarnation, block.step, tag_ids, columns[:, i], float(block.wall_times[i]))
+            report = Report(rank, incarnation, block.step, tag_ids, columns[:, i], wall_times[i])
             member.step = max(member.step, block.step)
             self._add(member, member.ledger.admit(sequence, report), now)
 
     def _add(self, member: Member, in_order: Iterable[tuple[int, Report]], now: float) -> None:
         for sequence, report in in_order:
             admission = self._aligner.add(report, now=now)
-            merged_with = {Admission.OPEN: report.step, Admission.SUPPLEMENT: report.step + 1}
-            member.ledger.await_step(sequence, merged_with.get(admission, -1))
+            if admission is Admission.OPEN:
+                member.ledger.await_step(sequence, report.step)
+            elif admission is Admission.SUPPLEMENT:
+                member.ledger.await_step(sequence, report.step + 1)
+            else:
+                member.ledger.await_step(sequence, -1)
 
     def _answer(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat, now: float) -> None:
         rows = []
