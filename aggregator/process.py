@@ -1,4 +1,4 @@
-"""What the aggregator's and the relay's processes have in common: opening the hub, saying ready, being stopped."""
+"""What the aggregator's and the relay's processes have in common: the hub, saying ready, being stopped."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from rankside import keys
+from rankside.private_socket import remove_private_endpoint
 from rankside.transport import Hub
 
 if TYPE_CHECKING:
@@ -22,6 +23,17 @@ def open_hub(endpoints: Sequence[str], *, key: Path | None, insecure: bool) -> H
     Raises `ConfigError` where the key file cannot be used and `TransportError` where an endpoint cannot.
     """
     return Hub(*endpoints, keys=keys.load(key) if key is not None else None, insecure=insecure)
+
+
+def close_hub(hub: Hub, *, for_good: bool) -> None:
+    """Stop listening.
+
+    for_good: nobody will listen there again, so that a socket folder which was made for this run is of no more use.
+    """
+    hub.close()
+    if for_good:
+        for endpoint in hub.endpoints:
+            remove_private_endpoint(endpoint)
 
 
 def say_ready(descriptor: int | None, *words: str) -> None:

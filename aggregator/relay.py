@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggregator.live.lifeline import Lifeline
 from aggregator.live.relay import Relay
 from aggregator.live.relay_server import RelayServer
-from aggregator.process import open_hub, say_ready, stop_on_sigterm
+from aggregator.process import close_hub, open_hub, say_ready, stop_on_sigterm
 from rankside import keys
 from rankside.transport import Link
 
@@ -38,23 +39,20 @@ class RelayOptions:
 def relay(options: RelayOptions) -> int:
     """Relay until the ranks of this node have left or a SIGTERM comes; return the exit code.
 
-    Raises `TransportError` or `ConfigError` where it cannot begin.
+    Raises `TransportError` or `ConfigError` where it cannot begin, and `RefusedError` where the root does not let it
+    in.
     """
     logging.basicConfig(format="crossrank relay: %(message)s", level=logging.INFO)
-    hub = open_hub(options.bind, key=options.key, insecure=options.insecure)
     key = keys.load(options.key) if options.key is not None else None
-    link = Link(options.upstream, keys=key, insecure=options.insecure)
-    with stop_on_sigterm() as stopping:
-        server = RelayServer(
-            hub,
-            link,
-            Relay(send_down=hub.send, send_up=link.send),
-            lifeline=Lifeline(options.lifeline_fd),
-        )
+    lifeline = Lifeline(options.lifeline_fd)
+    with stop_on_sigterm() as stopping, ExitStack() as stack:
+        link = Link(options.upstream, keys=key, insecure=options.insecure)
+        stack.callback(link.close, linger_seconds=2.0)
+        hub = open_hub(options.bind, key=options.key, insecure=options.insecure)
+        stack.callback(lambda: close_hub(hub, for_good=lifeline.cut and not stopping.is_set()))
+        server = RelayServer(hub, link, Relay(send_down=hub.send, send_up=link.send), lifeline=lifeline)
         run = server.join(stopped=stopping.is_set)
         if run:
             say_ready(options.ready_fd, hub.endpoints[0], run)
             server.run(stopped=stopping.is_set)
-    hub.close()
-    link.close(linger_seconds=2.0)
     return 0

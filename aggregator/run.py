@@ -18,7 +18,7 @@ from aggregator.live.server import Server
 from aggregator.live.service import Service
 from aggregator.live.watch import Watch
 from aggregator.pipeline import Pipeline
-from aggregator.process import open_hub, say_ready, stop_on_sigterm
+from aggregator.process import close_hub, open_hub, say_ready, stop_on_sigterm
 from aggregator.sinks import run_file
 from aggregator.sinks.findings import FindingsFile
 from aggregator.sinks.group import SinkGroup
@@ -122,7 +122,7 @@ def serve(options: ServeOptions) -> int:
         )
         say_ready(options.ready_fd, hub.endpoints[0])
         server.run(stopped=stopping.is_set)
-        hub.close()
+        close_hub(hub, for_good=not stopping.is_set())
         complete(run_dir, aligner, service, sinks, continues_whole=whole)
     return 0
 

@@ -13,7 +13,8 @@ import signal
 from typing import TYPE_CHECKING
 
 from launch.processes import send, start
-from launch.python_program import python_program
+from rankside.errors import RefusedError
+from rankside.python_program import python_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +29,9 @@ _HEALTHY_SECONDS = 60.0
 class AggregatorProcess:
     """One `crossrank serve` or `relay` after the other, never two at a time.
 
-    Times are the caller's monotonic seconds. pid: of the one that runs, None when none does. said: the words
-    with which it said that it listens: the endpoint, and from a relay the run's name.
+    Times are the caller's monotonic seconds. name: relay or aggregator. pid: of the one that runs, None when none
+    does. said: the words with which it said that it listens: the endpoint, and from a relay the run's name. refused:
+    whether the root does not let this node's relay in, so that no other one is started.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class AggregatorProcess:
         """arguments: of crossrank, without the descriptors. inherit_fds: others that it keeps open."""
         self.pid: int | None = None
         self.said: tuple[str, ...] = ()
+        self.refused = False
+        self.name = "relay" if arguments[0] == "relay" else "aggregator"
         self._arguments = tuple(arguments)
         self._environment = environment
         self._inherit_fds = tuple(inherit_fds)
@@ -71,18 +75,22 @@ class AggregatorProcess:
         """Return whether the one that runs has written its endpoint line."""
         if not self.said and self._ready_read is not None:
             with contextlib.suppress(BlockingIOError):
-                self.said = tuple(os.read(self._ready_read, 4096).decode("utf-8", "replace").split())
+                line = os.read(self._ready_read, 4096).decode("utf-8", "replace").strip("\n")
+                self.said = tuple(line.split(" ", 1)) if line else ()
         return bool(self.said)
 
     def ended(self, ended: Ended, now: float) -> str:
         """Take note that it has ended although ranks may still come; return the line that says so."""
         self.pid = None
+        if self.name == "relay" and ended.code == RefusedError.exit_code:
+            self.refused = True
+            return "node 0 does not let this node's relay in; training goes on, recorded on this node only"
         if now - self._started_at > _HEALTHY_SECONDS:
             self._delay_seconds = _FIRST_DELAY_SECONDS
         delay_seconds = self._delay_seconds
         self._restart_at = now + delay_seconds
         self._delay_seconds = min(2 * delay_seconds, _LONGEST_DELAY_SECONDS)
-        return f"the aggregator {ended.how}; training goes on, a new one starts in {delay_seconds:g} s"
+        return f"the {self.name} {ended.how}; training goes on, a new one starts in {delay_seconds:g} s"
 
     def restart_when_due(self, now: float) -> None:
         """Start the next one if its time has come; raises OSError when the system cannot."""

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _COMMANDS[options.command](options, rest)
     except CrossrankError as error:
         say(str(error))
-        return 2 if isinstance(error, UsageError) else 1
+        return error.exit_code
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
@@ -68,7 +68,11 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
         tell(line)
     if not plan.is_root:
         tell(f"rank files: {outcome.run_dir}")
-        tell("merged curves and findings are on node 0")
+        tell(
+            "merged curves and findings are on node 0"
+            if outcome.complete
+            else "not all of it has reached node 0; `crossrank merge` with the run folders of all nodes completes it"
+        )
     return outcome.exit_code
 
 

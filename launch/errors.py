@@ -7,3 +7,5 @@ from rankside.errors import CrossrankError
 
 class UsageError(CrossrankError):
     """The command cannot be carried out as it was given; the message is one line that says what to change."""
+
+    exit_code = 2

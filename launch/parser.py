@@ -109,6 +109,11 @@ exit codes:
 """
 
 
+_RELAY_EXIT_CODE = """\
+  3    the other side does not let it in
+"""
+
+
 class OneLineParser(argparse.ArgumentParser):
     """Says what is wrong in one line; the usage is in --help."""
 
@@ -269,7 +274,7 @@ def _add_relay(command: Commands) -> None:
         "relay",
         help="forward a node's ranks to the aggregator as one block a step",
         description=_RELAY_DESCRIPTION,
-        epilog=_SERVE_EXIT_CODES,
+        epilog=_SERVE_EXIT_CODES + _RELAY_EXIT_CODE,
     )
     _add_binds(parser)
     parser.add_argument(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
 from launch.msrun import msrun_layout
+from launch.root_endpoint import listening_endpoint, root_endpoint
 from rankside import layout as layouts
 from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launch.msrun import MsrunLayout
 
 _NAME_LIMIT_BYTES = 128
 
@@ -92,10 +92,12 @@ class RunPlan:
         check_tuning(max_wait_seconds=max_wait_seconds, max_lag_steps=max_lag_steps, detect=detect)
         program = _resolved_command(command)
         ranks = msrun_layout(command)
+        check_key(key)
         root = None
         if ranks is not None and ranks.many_nodes:
             root = root_endpoint(ranks, port=port, secured=insecure or key is not None)
-        check_key(key)
+            if ranks.is_master:
+                root = listening_endpoint(root)
         check_layout(layout)
         name = run_name if run_name is not None else "_".join([time_stamp, *_checked_parts(name_parts)])
         check_run_name(name)
@@ -120,20 +122,6 @@ class RunPlan:
             key=None if key is None else key.absolute(),
             insecure=insecure,
         )
-
-
-def root_endpoint(layout: MsrunLayout, *, port: int | None, secured: bool) -> str:
-    """Return where the root listens for the other nodes; raise UsageError where that is not safe."""
-    if not secured:
-        raise UsageError(
-            f"the command trains on several nodes ({layout.local_worker_num} of {layout.worker_num} ranks here): make "
-            "a key with `crossrank keygen FILE`, copy it to every node and give it with --key FILE, or say --insecure"
-        )
-    chosen = layout.master_port + 1 if port is None else port
-    if not 0 < chosen < 65536:
-        raise UsageError(f"--port must be from 1 to 65535, not {chosen}")
-    host = f"[{layout.master_addr}]" if ":" in layout.master_addr else layout.master_addr
-    return f"tcp://{host}:{chosen}"
 
 
 def check_layout(text: str | None) -> dict[str, int] | None:

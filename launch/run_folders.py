@@ -1,25 +1,21 @@
-"""Makes the run folder and the private folder of the socket, and takes away what it made when that fails."""
+"""Makes the run folder and lends the private socket, and takes away what it made when that fails."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-import shutil
-import tempfile
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
+from rankside.errors import TransportError
+from rankside.private_socket import make_private_endpoint, remove_private_endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# The kernel's limit for the path of a Unix socket, without the closing NUL.
-_SOCKET_PATH_LIMIT_BYTES = 107
-_SOCKET_NAME = "aggregator.sock"
+    from pathlib import Path
 
 
 def make_run_dir(logdir: Path, run_name: str, *, name_is_fixed: bool) -> Path:
@@ -71,22 +67,11 @@ def lock_run_dir(run_dir: Path) -> int:
 @contextmanager
 def private_endpoint() -> Iterator[str]:
     """Yield an `ipc://` endpoint in a new folder that only this user can enter; remove both at the end."""
-    folder = _private_folder()
     try:
-        yield f"ipc://{folder / _SOCKET_NAME}"
+        endpoint = make_private_endpoint()
+    except TransportError as error:
+        raise UsageError(str(error)) from None
+    try:
+        yield endpoint
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _private_folder() -> Path:
-    for base in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):  # noqa: S108 - made 0700
-        if not base:
-            continue
-        with contextlib.suppress(OSError):
-            folder = Path(tempfile.mkdtemp(prefix="crossrank-", dir=base))
-            if len(os.fsencode(folder / _SOCKET_NAME)) <= _SOCKET_PATH_LIMIT_BYTES:
-                return folder
-            folder.rmdir()
-    raise UsageError(
-        "found no folder for the aggregator's socket; set TMPDIR to a writable one with a short path"
-    )
+        remove_private_endpoint(endpoint)

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launch.aggregator_process import AggregatorProcess
 from launch.arguments import relay_arguments, serve_arguments
+from launch.errors import UsageError
 from launch.plan import check_run_name
 from launch.processes import become_subreaper, children, program_name, reap, send, start
 from launch.run_folders import lock_run_dir, make_run_dir, private_endpoint
 from launch.run_record import write_run_record
 from launch.terminal import say
 from launch.worker_environment import worker_environment
-from rankside.config import RUN_DIR_VARIABLE
+from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -103,7 +104,8 @@ class _Sidecar:
     def run(self) -> Outcome:
         self._start_aggregator()
         stopped_by = self._wait_until_listening()
-        self._run_dir = self._run_dir or self._join_run()
+        if self._run_dir is None:
+            self._run_dir = self._join_run()
         if stopped_by is not None:
             self._exit_code = 128 + stopped_by
         else:
@@ -140,14 +142,22 @@ class _Sidecar:
         return None
 
     def _join_run(self) -> Path:
-        """Make this node's folder of the run that the root has named."""
-        said = self._aggregator.said
-        name = said[1] if len(said) > 1 else self._plan.run_name
-        check_run_name(name)  # it came from another machine
-        return make_run_dir(self._plan.logdir, name, name_is_fixed=True)
+        """Make this node's folder of the run that the root has named, or of a run of its own where it has not."""
+        logdir, own = self._plan.logdir, self._plan.run_name
+        said = self._aggregator.said[1:]
+        if not said:
+            return make_run_dir(logdir, own, name_is_fixed=self._plan.name_is_fixed)
+        try:
+            check_run_name(said[0])  # it came from another machine
+        except UsageError as error:
+            say(f"node 0 gives the run a name that cannot be used here ({error}); on this node it is {own}")
+            return make_run_dir(logdir, own, name_is_fixed=self._plan.name_is_fixed)
+        return make_run_dir(logdir, said[0], name_is_fixed=True)
 
     def _start_command(self) -> None:
         environment = {**self._environment, RUN_DIR_VARIABLE: str(self._run_dir)}
+        if self._aggregator.refused:
+            del environment[ENDPOINT_VARIABLE]  # then the ranks write their files and wait for nobody
         try:
             self._command_pid = start(self._command, environment=environment)
         except OSError as error:
@@ -234,7 +244,7 @@ class _Sidecar:
     def _finish(self) -> bool:
         """Wait for the aggregator to close its files; return whether it did. One that dies over it gets a successor."""
         self._aggregator.close_lifeline()
-        if self._aggregator.pid is None:
+        if self._aggregator.pid is None and self._plan.is_root:
             # It crashed and was not due again: one more, for what the rank files hold.
             self._start_aggregator()
         started = time.monotonic()
@@ -250,8 +260,9 @@ class _Sidecar:
                 self._aggregator.pid = None
                 if ended.code == 0:
                     return True
-                say(f"the aggregator {ended.how} before it had closed the merged curves")
-                if died_before or kill_by is not None:
+                say(f"the {self._aggregator.name} {ended.how} before everything was in its place")
+                # A relay keeps nothing that its successor could hand over once the ranks have left.
+                if not self._plan.is_root or died_before or kill_by is not None:
                     return False
                 died_before = True
                 self._start_aggregator()
@@ -268,7 +279,7 @@ class _Sidecar:
             elif kill_by is not None and (interrupted or now > kill_by):
                 self._aggregator.stop(force=True)
             elif now > next_line:
-                say(f"the aggregator is closing its files ({now - started:.0f} s)")
+                say(f"the {self._aggregator.name} is finishing ({now - started:.0f} s)")
                 next_line = now + 30
         return False
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launch.errors import UsageError
-from launch.python_program import python_program
 from launch.summary import read_findings
 from launch.terminal import say, tell
+from rankside.python_program import python_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,13 +17,14 @@ import os
 import select
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rankside.errors import TransportError
+from rankside.private_socket import make_private_endpoint
+from rankside.python_program import python_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 _START_SECONDS = 60.0
 _RENDEZVOUS_SECONDS = 120.0
 _POLL_SECONDS = 0.1
-# A training project may well keep a `launch.py` or an `aggregator/` of its own in the folder of its script, which
-# is first on the import path: the aggregator looks where this package stands before it looks there.
-_SERVE = (
-    f"import sys; sys.path[:] = sys.argv.pop(1).split({os.pathsep!r}); "
-    "from launch.cli import main; sys.exit(main())"
-)
 
 
 class Location(NamedTuple):
@@ -88,14 +83,14 @@ def make_run_name(logdir: Path, *, now: float) -> str:
 def _start(config: RankConfig) -> Location:
     run_dir = (config.logdir / make_run_name(config.logdir, now=time.time())).absolute()
     run_dir.mkdir(parents=True)
-    endpoint = f"ipc://{tempfile.mkdtemp(prefix='crossrank-')}/aggregator"
+    endpoint = make_private_endpoint()
     ready_read, ready_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
     options = ["--run-dir", str(run_dir), "--bind", endpoint, "--world-size", str(config.world_size)]
     pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
     with (run_dir / "aggregator.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, _import_path(), "serve", *options, *pipes],
+            python_program("launch.cli", "main", "serve", *options, *pipes),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -112,10 +107,6 @@ def _start(config: RankConfig) -> Location:
     finally:
         os.close(ready_read)
     return Location(run_dir, endpoint, Aggregator(process, lifeline_write))
-
-
-def _import_path() -> str:
-    return os.pathsep.join([str(Path(__file__).absolute().parents[1]), *sys.path])
 
 
 def _publish(scheduler: str, location: Location) -> None:

@@ -13,7 +13,7 @@ from rankside.errors import TransportError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_IPC_PATH_LIMIT_BYTES = 107  # the kernel's limit on the path of a Unix socket
+IPC_PATH_LIMIT_BYTES = 107  # the kernel's limit on the path of a Unix socket
 
 
 def check_endpoint(endpoint: str, *, secured: bool = False) -> None:
@@ -29,9 +29,9 @@ def check_endpoint(endpoint: str, *, secured: bool = False) -> None:
             raise TransportError(
                 f"endpoint {endpoint!r}: a path is expected; nobody can be kept out of an abstract socket"
             )
-        if len(os.fsencode(address)) > _IPC_PATH_LIMIT_BYTES:
+        if len(os.fsencode(address)) > IPC_PATH_LIMIT_BYTES:
             raise TransportError(
-                f"endpoint {endpoint!r}: the path is longer than the {_IPC_PATH_LIMIT_BYTES} bytes that the system "
+                f"endpoint {endpoint!r}: the path is longer than the {IPC_PATH_LIMIT_BYTES} bytes that the system "
                 "allows for a socket; choose a shorter folder"
             )
         return

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 
 class CrossrankError(Exception):
-    """Root of everything that crossrank raises on purpose."""
+    """Root of everything that crossrank raises on purpose. exit_code: of a command that it ends."""
+
+    exit_code = 1
 
 
 class ConfigError(CrossrankError, ValueError):
     """An argument, option or environment variable has a value that cannot be used."""
+
+
+class RefusedError(CrossrankError):
+    """The other side does not let this one in, and trying again would not change that."""
+
+    exit_code = 3
 
 
 class WireError(CrossrankError):

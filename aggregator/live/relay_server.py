@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from aggregator.live.lifeline import runs
-from rankside.errors import TransportError
+from rankside.errors import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ _BATCH = 2000
 _JOIN_SECONDS = 1.0  # between two attempts to learn the run's name
 _LOOK_SECONDS = 1.0
 _LAST_SECONDS = 2.0
+_REFUSALS = 3  # of the connection; a single one may be an accident of the network
 
 
 class RelayServer:
@@ -40,12 +41,16 @@ class RelayServer:
     def join(self, *, stopped: Callable[[], bool]) -> str:
         """Wait for the root to say which run this is, and return its name; "" where it was stopped before.
 
-        Raises `TransportError` where the root refuses this relay.
+        Raises `RefusedError` where the root refuses this relay, or its key.
         """
         while not self._relay.run and not stopped() and not self._lifeline.cut:
             self._serve_once()
             if self._relay.refusal:
-                raise TransportError(f"the root refused this relay: {self._relay.refusal}")
+                raise RefusedError(f"the root refuses this relay: {self._relay.refusal}")
+            if self._link.turned_away >= _REFUSALS:
+                raise RefusedError(
+                    "the root refuses this relay: the key is missing on one side, or it is another one"
+                )
         return self._relay.run
 
     def run(self, *, stopped: Callable[[], bool]) -> None:

@@ -251,7 +251,7 @@ def test_sigterm_before_the_command_starts_starts_nothing(workshop: Workshop) ->
     process = workshop.start("run", "--", "touch", "started")
     with (held / "fifo").open("w"):  # opens once the aggregator reads it
         process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "closing" in workshop.stderr or process.poll() is not None, seconds=60)
+        wait_until(lambda: "finishing" in workshop.stderr or process.poll() is not None, seconds=60)
     assert process.wait(60) == 128 + signal.SIGTERM
     assert not (workshop.folder / "started").exists()
 

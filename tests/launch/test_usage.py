@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from workshop import Workshop
 
 _TRUE = ["--", "true"]
+_SEVERAL_NODES = [
+    *(
+        "--",
+        "msrun",
+        "--worker_num=2",
+        "--local_worker_num=1",
+        "--node_rank=0",
+        "--master_addr=192.0.2.1",
+        "train.py",
+    ),
+]
 
 _WRONG = {
     "no dashes": (["run", "msrun", "train.py"], "unrecognized arguments: msrun"),
@@ -43,6 +54,13 @@ _WRONG = {
     "lag that is no number": (["run", "--max-lag", "far", *_TRUE], "--max-lag"),
     "threshold that does not exist": (["run", "--detect", "speed=1", *_TRUE], "outlier_clip"),
     "threshold that is no number": (["run", "--detect", "outlier_clip=wide", *_TRUE], "outlier_clip=wide"),
+    "several nodes without a key": (["run", *_SEVERAL_NODES], "crossrank keygen"),
+    "several nodes with no such key": (["run", "--key", "nowhere", *_SEVERAL_NODES], "nowhere"),
+    "several nodes and an address of another machine": (
+        ["run", "--insecure", *_SEVERAL_NODES],
+        "cannot listen at",
+    ),
+    "port that does not exist": (["run", "--insecure", "--port", "65536", *_SEVERAL_NODES], "--port"),
     "unknown option": (["run", "--colour", *_TRUE], "--colour"),
     "abbreviated option": (["run", "--log", "x", *_TRUE], "--log"),
     "unknown command": (["walk"], "walk"),

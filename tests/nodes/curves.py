@@ -1,0 +1,47 @@
+"""What TensorBoard's reader shows of runs, and what numpy makes of several ranks' curves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_STATISTICS = {"mean": np.mean, "min": np.min, "max": np.max, "std": np.std}
+
+
+def scalars(folder: Path) -> dict[str, dict[int, float]]:
+    """Return tag -> step -> value; a step stands there once."""
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    reader.Reload()
+    found = {}
+    for tag in reader.Tags()["scalars"]:
+        events = reader.Scalars(tag)
+        found[tag] = {event.step: event.value for event in events}
+        assert len(found[tag]) == len(events), f"{folder.name}: {tag} has a step twice"
+    return found
+
+
+def check_merged(merged: Path, rank_dirs: Sequence[Path], *, steps: int) -> None:
+    """Compare every merged point with numpy over the ranks' files; all have reported each of the steps."""
+    ranks = [scalars(folder) for folder in rank_dirs]
+    tags = ranks[0].keys()
+    assert {"loss", "grad-norm", "local-grad-norm", "iteration-time"} <= tags
+    for rank in ranks:
+        assert rank.keys() == tags
+        assert list(rank["loss"]) == list(range(1, steps + 1))
+    for name, computation in _STATISTICS.items():
+        curves = scalars(merged / name)
+        assert curves.keys() == tags
+        for tag in tags:
+            at = list(ranks[0][tag])
+            assert list(curves[tag]) == at, f"{name} of {tag}"
+            values = np.array([[rank[tag][step] for step in at] for rank in ranks], dtype=np.float64)
+            expected = computation(values, axis=0)
+            # Values come from float32 files; what a spread loses to that is relative to the values.
+            slack = 2e-6 * np.abs(expected) + 2e-7 * np.abs(values).max(axis=0)
+            assert np.all(np.abs(list(curves[tag].values()) - expected) <= slack), f"{name} of {tag}"
