@@ -6,6 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from aggregator.detect.words import name_ranks
 from aggregator.live import resume
 from aggregator.live.members import Presence
 from aggregator.offline.merge_files import find_rank_folders
@@ -50,11 +51,11 @@ def complete(
 
 def _merge(run_dir: Path, service: Service) -> dict[str, object]:
     """Merge from the files; return what run.json has to say of it where that does not make the curves complete."""
-    missing = [m.hello.rank for m in service.members if not (run_dir / f"rank_{m.hello.rank}").is_dir()]
+    missing = sorted(m.hello.rank for m in service.members if not (run_dir / f"rank_{m.hello.rank}").is_dir())
     if missing:
         return {
             "merged_from": "live",
-            "incomplete": f"some values came late or were lost, and the files of ranks {missing} are not here; "
+            "incomplete": f"some values came late or were lost, and the files of {name_ranks(missing)} are not here; "
             "`crossrank merge` with every folder that holds rank files completes the merged curves",
         }
     try:
@@ -82,7 +83,7 @@ def _reasons(
         reasons.append("an earlier aggregator of this run did not end in order")
     unheard = _unheard(run_dir, service)
     if unheard:
-        reasons.append(f"ranks {unheard} were not heard to their end")
+        reasons.append(f"not heard to the end: {name_ranks(unheard)}")
     return reasons
 
 

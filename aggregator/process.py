@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ def open_hub(endpoints: Sequence[str], *, key: Path | None, insecure: bool) -> H
 
     Raises `ConfigError` where the key file cannot be used and `TransportError` where an endpoint cannot.
     """
+    _allow_connections()
     return Hub(*endpoints, keys=keys.load(key) if key is not None else None, insecure=insecure)
 
 
@@ -45,6 +47,13 @@ def say_ready(descriptor: int | None, *words: str) -> None:
         with contextlib.suppress(BrokenPipeError):
             os.write(descriptor, f"{' '.join(words)}\n".encode())
         os.close(descriptor)
+
+
+def _allow_connections() -> None:
+    """Allow as many open files as the system does: every rank's connection is one, and often 1024 are the default."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 @contextlib.contextmanager

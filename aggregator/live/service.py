@@ -30,8 +30,7 @@ _LOGGER = logging.getLogger("crossrank")
 
 
 _REFUSALS_LOGGED = 20
-
-
+_LOSSES_LOGGED = 8  # at a time, since all ranks of a machine go together
 _RESTARTS = 1000  # times that one connection may begin again
 
 
@@ -104,12 +103,15 @@ class Service:
         lost = self.members.lose_silent(now=now, host=host, runs=runs)
         for member in lost:
             self._aligner.leave(member.hello.rank, member.hello.incarnation)
+        for member in lost[:_LOSSES_LOGGED]:
             _LOGGER.warning(
                 "rank %d is gone without a goodbye, last heard at step %d (%s)",
                 member.hello.rank,
                 member.step,
                 member.phase,
             )
+        if len(lost) > _LOSSES_LOGGED:
+            _LOGGER.warning("%d more ranks are gone as well", len(lost) - _LOSSES_LOGGED)
         return lost
 
     def stored_ranks(self) -> dict[int, StoredRank]:

@@ -68,7 +68,7 @@ def test_a_cut_connection_is_made_again_and_loses_nothing(carry_out):
 def test_a_killed_rank_is_named_and_what_it_wrote_stays(carry_out):
     outcome = carry_out(FaultPlan().kill(rank=2, step=60))
     assert outcome.run_json["ranks"]["lost"] == [2]
-    assert outcome.run_json["because"] == ["ranks [2] were not heard to their end"]
+    assert outcome.run_json["because"] == ["not heard to the end: rank 2"]
 
 
 def test_an_aggregator_that_comes_back_continues_the_merged_files_where_they_end(carry_out):
