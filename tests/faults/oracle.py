@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util import tensor_util
 
 STATISTICS = ("mean", "min", "max", "std")
+OWN_TAGS = {"gradient-noise-scale"}  # the run's own numbers, which are no statistics of the ranks'
 HONEST = ("mean", "min", "max", "ranks_seen", "nonfinite", "rank_of_min", "rank_of_max")
 
 
@@ -49,7 +50,7 @@ def compare(run_dir, right, runs=None):
     for name, tags in right.items():
         reader = (runs or {}).get(name) or open_run(run_dir / "merged" / name)
         reader.Reload()
-        shown = scalars(reader)
+        shown = {tag: points for tag, points in scalars(reader).items() if tag not in OWN_TAGS}
         where = f"merged/{name}"
         assert set(shown) == set(tags), f"{where}: tags {sorted(set(shown) ^ set(tags))}"
         for tag, points in tags.items():
