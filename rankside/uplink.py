@@ -114,8 +114,9 @@ class Uplink:
             self.entries_dropped,
             self.events_unwritten,
         )
-        if self._introduced and self._link.send(wire.encode(wire.Heartbeat((beat,)))):
-            self._unanswered += 1
+        if self._introduced:
+            self._link.send(wire.encode(wire.Heartbeat((beat,))))
+        self._unanswered += 1  # also where there is no room for it, because nobody takes what was sent before
         self._next_beat = now + self._heartbeat_seconds
 
     def say_goodbye(self, reason: str) -> None:

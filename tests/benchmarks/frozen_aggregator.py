@@ -3,9 +3,9 @@
     python tests/benchmarks/frozen_aggregator.py [--repetitions 7] [--steps 400] [--width 64]
 
 Trains the same small network without a monitor, with one whose aggregator is stopped by SIGSTOP before the first
-step and continued after the last one, and without again, in turn. Prints the medians of the paired ratios: what
-a frozen aggregator costs, beside what two trainings without a monitor differ by, which is the noise; and how
-long the monitor held up the end of training.
+step and continued after the last one, with one whose aggregator works, and without again, in turn. Prints the
+medians of the paired ratios: what a frozen and a working aggregator cost, beside what two trainings without a
+monitor differ by, which is the noise; and how long a frozen one held up the end of training.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from monitor_overhead import WARM_UP_STEPS, Clock, train
 from rankside import RankMonitor
 from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
 
-KINDS = ("none", "frozen", "none again")
+KINDS = ("none", "frozen", "working", "none again")
 
 
 @contextlib.contextmanager
-def frozen_aggregator(run_dir: Path, sockets: Path):
-    """Give the endpoint of an aggregator that is stopped; it is continued at the end, and has to end in order."""
+def serving(run_dir: Path, sockets: Path, *, frozen: bool):
+    """Give the endpoint of an aggregator; a frozen one is continued at the end, and has to end in order."""
     endpoint = f"ipc://{sockets}/aggregator"
     ready, told = os.pipe()
     lifeline, held = os.pipe()
@@ -56,7 +56,8 @@ def frozen_aggregator(run_dir: Path, sockets: Path):
         os.close(told)
         if not os.read(ready, 100):
             raise RuntimeError("the aggregator did not start")
-        process.send_signal(signal.SIGSTOP)
+        if frozen:
+            process.send_signal(signal.SIGSTOP)
         try:
             yield endpoint
         finally:
@@ -71,12 +72,12 @@ def frozen_aggregator(run_dir: Path, sockets: Path):
 def run(kind: str, *, steps: int, width: int) -> tuple[float, float]:
     """Return the median time of a step in ms, and the seconds that the monitor took to close."""
     clock = Clock()
-    if kind != "frozen":
+    if kind.startswith("none"):
         train([clock], steps=steps, width=width)
         return _step_ms(clock), 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with frozen_aggregator(folder / "run", folder) as endpoint:
+        with serving(folder / "run", folder, frozen=kind == "frozen") as endpoint:
             os.environ.update({RUN_DIR_VARIABLE: str(folder / "run"), ENDPOINT_VARIABLE: endpoint})
             monitor = RankMonitor(log_every=0)
             train([monitor, clock], steps=steps, width=width)
@@ -109,7 +110,12 @@ def main() -> int:
         print(f"repetition {repetition + 1}:", {k: round(v[-1], 3) for k, v in times.items()}, flush=True)
     ratios = {kind: [a / b for a, b in zip(times[kind], times["none"], strict=True)] for kind in KINDS[1:]}
     print(f"step without a monitor: {median(times['none']):.3f} ms")
-    for kind, name in (("frozen", "monitor with a frozen aggregator"), ("none again", "without, once more")):
+    names = {
+        "frozen": "with a frozen aggregator",
+        "working": "with a working one",
+        "none again": "without, again",
+    }
+    for kind, name in names.items():
         spread = ", ".join(f"{ratio:.3f}" for ratio in sorted(ratios[kind]))
         print(f"{name}: {median(ratios[kind]):.3f} of it ({spread})")
     print(f"closing the monitor after the last step: {median(closing):.2f} s")
