@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from relay_world import INCARNATION, ROOT, World, values_of
 
+from aggregator.live.relay import Relay
 from rankside import window, wire
 from rankside.tags import Tag
 
@@ -76,7 +77,7 @@ def assert_every_step_is_merged_once(world):
             assert np.allclose(found[tag], numbers, rtol=1e-12, atol=1e-14, equal_nan=True), (step, tag)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(topologies(), actions)
 def test_every_step_is_merged_once_with_the_figures_of_all_ranks_whatever_happens(topology, plan):
     with pytest.MonkeyPatch.context() as patch:
@@ -211,3 +212,109 @@ def test_who_speaks_for_its_neighbour_behind_a_relay_is_not_heard(chain, message
     chain.move()
     serves_on(chain)
     assert chain.service.lost == 0
+
+
+@pytest.mark.parametrize("kind", [wire.Hello, wire.Tags, wire.Block, wire.Heartbeat, wire.Join])
+def test_one_message_of_any_kind_that_gets_lost_between_relay_and_root_is_made_good(monkeypatch, kind):
+    world = World(monkeypatch, parents=[ROOT], places=[0, 0])
+    send, lost = world.relay_wires[0].send, []
+
+    def lose_first(payload):
+        if not lost and isinstance(wire.decode(payload), kind):
+            lost.append(payload)
+            return True
+        return send(payload)
+
+    world.relay_wires[0].send = lose_first
+    world._start_relay(0)
+    for _ in range(3):
+        world.produce()
+        world.move()
+    world.settle()
+    assert lost
+    assert_every_step_is_merged_once(world)
+    assert world.delivered()
+
+
+def test_without_a_fault_nothing_is_sent_twice_through_relays(chain):
+    duplicates = [member.ledger.duplicates for member in chain.service.members]
+    for _ in range(10):
+        chain.produce()
+        chain.move()
+    chain.settle()
+    assert_every_step_is_merged_once(chain)
+    assert [member.ledger.duplicates for member in chain.service.members] == duplicates
+    assert [relay.unsent + relay.foreign for relay in chain.relays] == [0, 0]
+
+
+def open_relay(*ranks):
+    """A relay that these ranks have opened connections to, and what it sends up from now on."""
+    sent = []
+    relay = Relay(
+        send_down=lambda *_: None, send_up=lambda payload: sent.append(wire.decode(payload)) or True
+    )
+    relay.take_up(wire.encode(wire.Welcome("run")))
+    for rank in ranks:
+        for message in (hello(rank), TAGS):
+            relay.take_down(b"%d" % rank, wire.encode(message), now=0.0)
+    sent.clear()
+    return relay, sent
+
+
+def kinds(messages):
+    return [type(message) for message in messages]
+
+
+def test_a_block_that_waits_for_other_ranks_goes_before_the_heartbeat_that_names_it():
+    relay, sent = open_relay(0, 1)
+    relay.take_down(b"0", wire.encode(block(0, INCARNATION, 1)), now=0.0)
+    relay.pump(now=0.0)
+    assert sent == []
+    relay.take_down(
+        b"0", wire.encode(wire.Heartbeat((wire.Beat(0, INCARNATION, 1, 1, 1, "", 0.0),))), now=0.1
+    )
+    relay.pump(now=0.1)
+    assert kinds(sent) == [wire.Tags, wire.Block, wire.Heartbeat]
+
+
+def test_the_rows_of_all_ranks_go_up_as_one_block_as_soon_as_they_are_there():
+    relay, sent = open_relay(0, 1)
+    for rank in (0, 1):
+        relay.take_down(b"%d" % rank, wire.encode(block(rank, INCARNATION, 1)), now=0.0)
+    relay.pump(now=0.0)
+    assert kinds(sent) == [wire.Tags, wire.Block]
+    assert sent[-1].rows.tolist() == [[0, INCARNATION, 1], [1, INCARNATION, 1]]
+
+
+def test_a_rank_that_says_nothing_holds_the_others_up_for_a_moment_only():
+    relay, sent = open_relay(0, 1)
+    relay.take_down(b"0", wire.encode(block(0, INCARNATION, 1)), now=0.0)
+    relay.pump(now=0.1)
+    assert sent == []
+    relay.pump(now=1.0)
+    assert kinds(sent) == [wire.Tags, wire.Block]
+
+
+def test_a_block_is_sent_before_it_grows_beyond_what_a_message_may_hold():
+    ranks, tags = 8, 40_000
+    relay, sent = open_relay()
+    for rank in range(ranks):
+        columns = window.single(np.ones((1, tags)))
+        row = np.array([[rank, INCARNATION, 1]], np.int64)
+        wide = wire.Block(1, row, np.zeros(1), np.arange(tags), columns)
+        for message in (
+            hello(rank, world_size=ranks),
+            wire.Tags(0, tuple(Tag(f"{i}") for i in range(tags))),
+            wide,
+        ):
+            relay.take_down(b"%d" % rank, wire.encode(message), now=0.0)
+    relay.flush()
+    blocks = [message for message in sent if isinstance(message, wire.Block)]
+    assert sum(len(each.rows) for each in blocks) == ranks
+    assert max(len(wire.encode(message)) for message in sent) < wire.MESSAGE_LIMIT_BYTES / 4
+
+
+def test_nonsense_from_the_root_is_ignored():
+    relay, _ = open_relay(0)
+    relay.take_up(b"\xc1")
+    assert relay.joined
