@@ -83,9 +83,9 @@ class Description(NamedTuple):
 Entry = Values | Summaries | RawEvent | Session | Description
 
 
-def _number(name: str, value: Value) -> float:
-    if not is_tag_name(name):
-        raise ValueError("the name of a tag must be a short printable text")
+def _number(value: Value) -> float:
+    if type(value) is float:
+        return value
     number = value() if callable(value) else value
     return float(number.item() if isinstance(number, np.ndarray) else number)
 
@@ -122,6 +122,8 @@ class Shipper(threading.Thread):
         self._uplink: Uplink | None = None
         self._run_dir: Path | None = None
         self._aggregator: embedded.Aggregator | None = None
+        self._accepted: set[str] = set()  # names of tags that were found good
+        self._newest_tags: tuple[object, tuple[Tag, ...]] = (None, ())
         self._step = 0
         self._next_flush = 0.0
         self._stopping = threading.Event()
@@ -256,11 +258,19 @@ class Shipper(threading.Thread):
         return values
 
     def _resolve_into(self, values: dict[str, float], given: Mapping[str, Value]) -> None:
+        accepted = self._accepted
         for name, value in given.items():
             try:
-                values[name] = _number(name, value)
+                if name not in accepted:
+                    self._accept(name)
+                values[name] = _number(value)
             except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
                 self._fail(f"value of {name!r}", error)
+
+    def _accept(self, name: str) -> None:
+        if not is_tag_name(name):
+            raise ValueError("the name of a tag must be a short printable text")
+        self._accepted.add(name)
 
     def _begin_session(self, initial_step: int) -> None:
         self._deliver(self._gatherer.begin(initial_step))
@@ -275,16 +285,24 @@ class Shipper(threading.Thread):
 
     def _deliver(self, reports: list[Report]) -> None:
         for report in reports:
-            if np.any(report.columns[Column.NONFINITE]):
+            if report.columns[Column.NONFINITE].any():
                 self.flush_wanted = True
             if self._writer is not None:
-                tags = [self._gatherer.tags[i] for i in report.tag_ids]
+                tags = self._tags_of(report)
                 try:
                     self._writer.write_window(report.step, tags, report.columns, wall_time=report.wall_time)
                 except Exception as error:  # noqa: BLE001 (the connection goes on without the file)
                     self._fail("writing the event file", error)
             if self._uplink is not None:
                 self._uplink.put(report)
+
+    def _tags_of(self, report: Report) -> tuple[Tag, ...]:
+        """Return the tags of a report; the same tuple as last time for the same array, as most steps share it."""
+        known, tags = self._newest_tags
+        if report.tag_ids is not known:
+            tags = tuple(self._gatherer.tags[i] for i in report.tag_ids)
+            self._newest_tags = (report.tag_ids, tags)
+        return tags
 
     def _pump(self, wait_seconds: float) -> None:
         if self._uplink is None:
