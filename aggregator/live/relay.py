@@ -134,6 +134,10 @@ class Relay:
 
     def pump(self, *, now: float) -> None:
         """Send up what has waited long enough."""
+        if not self.joined:
+            self._gathered.clear()  # the root would not take it; the ranks send it when they begin again
+            self._beats.clear()
+            return
         due = [
             key
             for key, gathered in self._gathered.items()
