@@ -35,6 +35,7 @@ _BATCH_STEPS = 8
 _BATCHES = 20
 _BATCHES_NEEDED = 12
 _EXCESS_BOUND = 1.0
+_LARGEST_DEPENDENCE = 0.9
 _ITERATION = "iteration-time"
 # A rank rotates in when it leads a batch by this much of its peers' time.
 _LEAD_FRACTION = 0.3
@@ -125,14 +126,17 @@ class SlowDetector:
         excess, time = self._excess[:, :, ids], self._time[:, :, ids]
         mean = (excess * seen).sum(axis=0) / several
         variance = (((excess - mean) * seen) ** 2).sum(axis=0) / np.maximum(batches - 1, 1)
-        # The variance of batch means counts autocorrelation in; the group's median of it has more degrees of freedom.
-        grid = grouping.gather(np.where(batches > 1, variance, np.nan))
-        typical = grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
+        # The group's median has more degrees of freedom than a rank's own variance, but does not replace it.
+        typical = _typical(np.where(batches > 1, variance, np.nan), grouping)
+        variance = np.fmax(variance, typical) * self._dependence(excess - mean, seen, grouping)
+        known = batches > 0
+        others = grouping.scatter(np.broadcast_to(_count(grouping, known), grouping.gather(mean).shape)) - 1
         # Averaged over all batches the order of the healthy ranks no longer matters, as it does in a single step, where
         # one fast rank of four would make the others' middle too low.
-        mean = mean - grouping.scatter(median_of_others(grouping.gather(np.where(batches > 0, mean, np.nan))))
+        mean = mean - grouping.scatter(median_of_others(grouping.gather(np.where(known, mean, np.nan))))
         mean = np.where(np.isfinite(mean), mean, 0.0)
-        error = np.sqrt(np.fmax(variance, typical) / several)
+        # The middle of a few others has noise of its own; of one other, as much again, seen from half-way between them.
+        error = np.sqrt(variance * (1 + 3 / np.maximum(others, 1)) / several)
         milliseconds = mean * (time * seen).sum(axis=0) / several
         enough = np.maximum(
             self._settings.slow_floor_ms, self._settings.slow_iteration_fraction * self._iteration_ms()
@@ -173,6 +177,23 @@ class SlowDetector:
     def _iteration_ms(self) -> float:
         finite = [value for value in self._iteration if np.isfinite(value)]
         return float(np.median(finite)) if finite else 0.0
+
+    def _dependence(self, deviation: Float64Array, seen: Float64Array, grouping: Grouping) -> Float64Array:
+        """Return by how much the variance of the mean exceeds that of independent batches, shape (W, T), at least 1.
+
+        (1 + r) / (1 - r) for batches that are a first-order autoregression with coefficient r; r from the lagged
+        products, its bias of about (1 + 4 r) / n taken away (Kendall, 1954), the median over the group.
+        """
+        done = min(self._steps // _BATCH_STEPS, _BATCHES)
+        newest = self._steps // _BATCH_STEPS - 1
+        ordered = (deviation * seen)[(newest - np.arange(done)) % _BATCHES]
+        power = (ordered**2).mean(axis=0)
+        lagged = (ordered[1:] * ordered[:-1]).sum(axis=0) / done
+        with np.errstate(divide="ignore", invalid="ignore"):
+            raw = np.where(power > 0, lagged / power, np.nan)
+        pooled = _typical(raw + (1 + 4 * raw) / done, grouping)
+        r = np.clip(np.nan_to_num(pooled), 0.0, _LARGEST_DEPENDENCE)
+        return (1 + r) / (1 - r)
 
     def _since(self, rank: int, index: int, mean: float) -> int:
         """Return the step at which the rank's run of slow batches began, as far back as is known."""
@@ -296,3 +317,15 @@ def _finding(fault: _Fault, step: int, status: str) -> Finding:
         status=status,
         id=finding_id("slow", fault.tag, fault.first_step, fault.ranks),
     )
+
+
+def _typical(values: Float64Array, grouping: Grouping) -> Float64Array:
+    """Return the median over each rank's group, shape (W, T)."""
+    grid = grouping.gather(values)
+    return grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
+
+
+def _count(grouping: Grouping, known: BoolArray) -> Float64Array:
+    """Return how many ranks of each group are known, shape (G, 1, T)."""
+    counted: Float64Array = np.nansum(grouping.gather(known.astype(np.float64)), axis=1, keepdims=True)
+    return counted
