@@ -177,7 +177,7 @@ def test_a_killed_rank_has_in_its_file_what_was_logged_before_the_last_flush(run
     rank = subprocess.Popen([sys.executable, "-c", code, str(run_dir)], stdout=subprocess.PIPE)
     try:
         assert rank.stdout.readline() == b"logged\n"
-        within(lambda: len(read(run_dir)) == 50)
+        within(lambda: (run_dir / "rank_0").is_dir() and len(read(run_dir)) == 50)
     finally:
         rank.send_signal(signal.SIGKILL)
         rank.wait()
