@@ -178,8 +178,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
             return
         began = perf_counter()
         self._step = self._base + run_context.original_args()["cur_step_num"]
+        self._phase("in a callback" if self._times.watches_entry else "in the step")
         self._group.step_begin(self._step)
-        self._phase("in the step")
         self._self_watch.spent(perf_counter() - began)
 
     def on_train_step_end(self, run_context: Any) -> None:

@@ -1,14 +1,15 @@
 """Measures where the time between the ends of two steps goes, on the training thread's clock.
 
-                 step ends                       next step begins    next step ends
-    callbacks of step |--- callbacks ---|--- data ---|--- step ------------|
-                      |------- host-time ------------|
+             step ends                                           step is entered   next step ends
+    callbacks of step |--- callbacks ---|--- data ---|--- callbacks ---|--- step ------|
+                      |----------------- host-time --------------------|
                                         |- data-time-|
-                      |----------------- iteration-time -------------------|
+                      |--------------------------- iteration-time ---------------------|
 
 A rank's step takes as long as the slowest rank's, since they wait for each other inside it; its data-time and
-host-time are its own. The end of the callbacks is where MindSpore asks whether it should stop, which it does
-after each step; in a dataset sink it does not, and data-time then holds the callbacks as well. Evaluation and
+host-time are its own. A step is entered when the last callback has seen that it begins, wherever the monitor
+stands in the list. The end of the callbacks is where MindSpore asks whether it should stop, which it does after
+each step; in a dataset sink it does not, and data-time then holds the callbacks as well. Evaluation and
 compilation are left out. Times are milliseconds.
 """
 
@@ -31,6 +32,7 @@ class Times(Collector):
     def __init__(self) -> None:
         self._run_context: Any = None
         self._parameters: Any = {}
+        self._last_callback: Any = None
         self._batch_size = 0.0
         self._forget()
 
@@ -38,7 +40,13 @@ class Times(Collector):
         self._step_ended: float | None = None
         self._callbacks_ended: float | None = None
         self._step_began: float | None = None
+        self._step_entered: float | None = None
         self._excluded = self._excluded_data = 0.0
+
+    @property
+    def watches_entry(self) -> bool:
+        """Whether this tells the recorder when the step is entered."""
+        return self._last_callback is not None
 
     def train_begin(self, training: Training) -> None:
         """Start afresh, and ask to be told when the callbacks of a step are done."""
@@ -55,12 +63,31 @@ class Times(Collector):
             return bool(asked())
 
         self._run_context.get_stop_requested = get_stop_requested
+        self._watch_entry(training)
 
     def train_end(self) -> None:
-        """Give the run context its own method back."""
+        """Give the run context and the last callback their own methods back."""
         if self._run_context is not None:
             vars(self._run_context).pop("get_stop_requested", None)
             self._run_context = None
+        if self._last_callback is not None:
+            vars(self._last_callback).pop("on_train_step_begin", None)
+            self._last_callback = None
+
+    def _watch_entry(self, training: Training) -> None:
+        """Ask to be told when the last callback is done with the beginning of a step."""
+        callbacks = training.parameters.get("list_callback")
+        if not callbacks:
+            return
+        self._last_callback = callbacks[-1]
+        begin = self._last_callback.on_train_step_begin
+
+        def on_train_step_begin(run_context: Any) -> None:
+            begin(run_context)
+            self._step_entered = perf_counter()
+            training.recorder.phase("in the step")
+
+        self._last_callback.on_train_step_begin = on_train_step_begin
 
     def exclude(self, seconds: float) -> None:
         """Leave out time between two steps that was neither data nor callbacks, such as an evaluation."""
@@ -68,19 +95,19 @@ class Times(Collector):
         self._excluded_data += seconds
 
     def step_begin(self, step: int) -> None:  # noqa: ARG002 (the interface)
-        """Note when the step begins."""
-        self._step_began = perf_counter()
+        """Note when the data is there."""
+        self._step_began = self._step_entered = perf_counter()
 
     def step_end(self, draft: Draft) -> None:
         """Add the times of the step that ended."""
         now = perf_counter()
-        if self._step_ended is not None and self._step_began is not None:
+        if self._step_ended is not None and self._step_began is not None and self._step_entered is not None:
             callbacks_ended = self._callbacks_ended or self._step_ended
             iteration = (now - self._step_ended - self._excluded) / draft.steps
             values = draft.values
             values["iteration-time"] = 1e3 * iteration
             data = max(0.0, self._step_began - callbacks_ended - self._excluded_data)
-            host = self._step_began - self._step_ended - self._excluded
+            host = self._step_entered - self._step_ended - self._excluded
             values["data-time"] = 1e3 * data / draft.steps
             values["host-time"] = 1e3 * host / draft.steps
             if not self._batch_size:

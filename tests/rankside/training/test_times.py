@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mindspore.train import RunContext
+from mindspore.train import Callback, RunContext
 
 from rankside.training import times
 from rankside.training.collector import Draft, Training
@@ -26,7 +26,8 @@ class Clocked:
     def __init__(self, monkeypatch, *, batch=None):
         self.now = 100.0
         monkeypatch.setattr(times, "perf_counter", lambda: self.now)
-        self.parameters = {"train_dataset_element": batch}
+        self.last_callback = Callback()
+        self.parameters = {"train_dataset_element": batch, "list_callback": [self.last_callback]}
         self.context = RunContext(self.parameters)
         self.recorder = Phases()
         self.collector = times.Times()
@@ -46,10 +47,12 @@ class Clocked:
         )
         self.serial = 0
 
-    def step(self, *, data=0.0, inside=0.0, callbacks=0.0, evaluating=0.0, steps=1, asks=True):
+    def step(self, *, data=0.0, begin=0.0, inside=0.0, callbacks=0.0, evaluating=0.0, steps=1, asks=True):
         """Run one step, or one dataset sink of so many steps, and return what it reported."""
         self.now += data
         self.collector.step_begin(self.serial + 1)
+        self.now += begin
+        self.last_callback.on_train_step_begin(self.context)
         self.now += inside
         self.serial += steps
         draft = Draft(step=self.serial, serial=self.serial, steps=steps, reports=True, output=StepOutput())
@@ -72,6 +75,13 @@ def test_data_callbacks_and_step_add_up_to_the_iteration(monkeypatch):
     training.step(callbacks=0.003)
     values = training.step(data=0.005, inside=0.020)
     assert values == pytest.approx({"iteration-time": 28.0, "data-time": 5.0, "host-time": 8.0})
+
+
+def test_what_other_callbacks_do_at_the_beginning_of_a_step_is_the_ranks_own_time(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.step()
+    values = training.step(data=0.005, begin=0.006, inside=0.020)
+    assert values == pytest.approx({"iteration-time": 31.0, "data-time": 5.0, "host-time": 11.0})
 
 
 def test_an_evaluation_between_two_steps_is_nobodys_time(monkeypatch):
@@ -100,13 +110,22 @@ def test_throughput_counts_this_ranks_samples(monkeypatch):
 def test_the_rank_is_said_to_fetch_data_once_the_callbacks_are_done(monkeypatch):
     training = Clocked(monkeypatch)
     training.step()
-    assert training.recorder.said == ["fetching data"]
+    assert training.recorder.said == ["in the step", "fetching data"]
 
 
-def test_the_run_context_gets_its_own_method_back_and_still_stops(monkeypatch):
+def test_a_step_is_entered_once_the_last_callback_has_seen_it_begin(monkeypatch):
+    training = Clocked(monkeypatch)
+    training.collector.step_begin(1)
+    assert training.recorder.said == []
+    training.last_callback.on_train_step_begin(training.context)
+    assert training.recorder.said == ["in the step"]
+
+
+def test_run_context_and_callback_get_their_own_methods_back_and_training_still_stops(monkeypatch):
     training = Clocked(monkeypatch)
     training.context.request_stop()
     assert training.context.get_stop_requested() is True
     training.collector.train_end()
     assert "get_stop_requested" not in vars(training.context)
+    assert "on_train_step_begin" not in vars(training.last_callback)
     assert training.context.get_stop_requested() is True
