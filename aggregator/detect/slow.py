@@ -34,9 +34,16 @@ if TYPE_CHECKING:
 _BATCH_STEPS = 8
 _BATCHES = 20
 _BATCHES_NEEDED = 12
+# The excess of one step counts up to the peers' own time, or to this part of a whole step where that is more:
+# of peers that need next to nothing, many times as much may still be little.
 _EXCESS_BOUND = 1.0
 _LARGEST_DEPENDENCE = 0.9
+_EXCESS_BOUND_OF_ITERATION = 0.1
 _ITERATION = "iteration-time"
+_ADVICE = {
+    "data-time": "look at its data loader and its storage",
+    "host-time": "look at its callbacks and its host",
+}
 # A rank rotates in when it leads a batch by this much of its peers' time.
 _LEAD_FRACTION = 0.3
 
@@ -66,12 +73,14 @@ class SlowDetector:
 
     def _forget(self) -> None:
         self._faults = []
-        # Rows: sum of the excess, of the peers' time, and number of steps of the running batch.
-        self._running = np.zeros((3, 0, 0))
+        # Rows: sum of the excess, of the peers' time, of the own time, and number of steps of the running batch.
+        self._running = np.zeros((4, 0, 0))
         self._excess = np.zeros((_BATCHES, 0, 0))
         self._time = np.zeros((_BATCHES, 0, 0))
+        self._own = np.zeros((_BATCHES, 0, 0))
         self._seen = np.zeros((_BATCHES, 0, 0))
         self._iteration: list[float] = []
+        self._iteration_ms = 0.0
         self._steps = 0
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:
@@ -82,6 +91,9 @@ class SlowDetector:
         for column, tag in enumerate(tags):
             if tag.name == _ITERATION:
                 self._iteration = [*self._iteration[-_BATCH_STEPS * _BATCHES :], float(merged.mean[column])]
+        if self._steps % _BATCH_STEPS == 0 or not self._iteration_ms:
+            finite = [value for value in self._iteration if np.isfinite(value)]
+            self._iteration_ms = float(np.median(finite)) if finite else 0.0
         judged = np.array([tag.kind is TagKind.TIMING for tag in tags], dtype=np.bool_)
         if not judged.any():
             return ()
@@ -97,25 +109,28 @@ class SlowDetector:
 
     def _add(self, values: Float64Array, ids: Int64Array, grouping: Grouping) -> None:
         tags = int(ids.max(initial=-1)) + 1
-        for name in ("_running", "_excess", "_time", "_seen"):
+        for name in ("_running", "_excess", "_time", "_own", "_seen"):
             setattr(self, name, grown(getattr(self, name), len(values), tags))
         grid = grouping.gather(values)
         others = grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
         with np.errstate(divide="ignore", invalid="ignore"):
-            excess = np.clip(values / others - 1, -_EXCESS_BOUND, _EXCESS_BOUND)
+            bound = np.maximum(_EXCESS_BOUND, _EXCESS_BOUND_OF_ITERATION * self._iteration_ms / others)
+            excess = np.clip(values / others - 1, -bound, bound)
         known = np.isfinite(excess)
         running = self._running[:, :, ids]
         running[0] += np.where(known, excess, 0.0)
         running[1] += np.where(known, others, 0.0)
-        running[2] += known
+        running[2] += np.where(known, values, 0.0)
+        running[3] += known
         self._running[:, :, ids] = running
 
     def _close_batch(self) -> None:
-        excess, time, count = self._running
+        excess, time, own, count = self._running
         place = (self._steps // _BATCH_STEPS - 1) % _BATCHES
         several = np.maximum(count, 1)
         self._excess[place] = excess / several
         self._time[place] = time / several
+        self._own[place] = own / several
         self._seen[place] = count > 0
         self._running[:] = 0.0
 
@@ -139,7 +154,7 @@ class SlowDetector:
         error = np.sqrt(variance * (1 + 3 / np.maximum(others, 1)) / several)
         milliseconds = mean * (time * seen).sum(axis=0) / several
         enough = np.maximum(
-            self._settings.slow_floor_ms, self._settings.slow_iteration_fraction * self._iteration_ms()
+            self._settings.slow_floor_ms, self._settings.slow_iteration_fraction * self._iteration_ms
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.where(error > 0, mean / error, np.where(mean > 0, np.inf, 0.0))
@@ -154,12 +169,14 @@ class SlowDetector:
         for rank, column in sorted(np.argwhere(slow).tolist(), key=lambda place: -mean[place[0], place[1]]):
             index = int(ids[column])
             if not any(rank in fault.ranks for fault in self._faults):
+                known = seen[:, rank, column] > 0
+                own_ms = float(np.median(self._own[known, rank, index]))
+                peers_ms = float(np.median(time[known, rank, column]))
                 numbers = {
                     "excess_fraction": float(mean[rank, column]),
-                    "excess_ms": float(milliseconds[rank, column]),
-                    "peers_ms": float(
-                        (time[:, rank, column] * seen[:, rank, column]).sum() / several[rank, column]
-                    ),
+                    "excess_ms": own_ms - peers_ms,
+                    "own_ms": own_ms,
+                    "peers_ms": peers_ms,
                 }
                 findings.append(
                     self._take(
@@ -173,10 +190,6 @@ class SlowDetector:
                 )
         findings += self._rotating(matrix, ids, slow, float(enough))
         return findings
-
-    def _iteration_ms(self) -> float:
-        finite = [value for value in self._iteration if np.isfinite(value)]
-        return float(np.median(finite)) if finite else 0.0
 
     def _dependence(self, deviation: Float64Array, seen: Float64Array, grouping: Grouping) -> Float64Array:
         """Return by how much the variance of the mean exceeds that of independent batches, shape (W, T), at least 1.
@@ -216,6 +229,7 @@ class SlowDetector:
         numbers: dict[str, float],
     ) -> Finding:
         tag = matrix.tags[index].name
+        advice = f"; {_ADVICE[tag]}" if tag in _ADVICE else ""
         fault = _Fault(
             (rank,),
             index,
@@ -224,9 +238,9 @@ class SlowDetector:
             CHRONIC,
             score,
             {"unit": "standard errors", **numbers},
-            f"rank {rank}: {tag} is {100 * numbers['excess_fraction']:.0f} % above the peers' "
+            f"rank {rank}: {tag} is {number(numbers['own_ms'])} ms against the peers' "
             f"{number(numbers['peers_ms'])} ms since step {since}: every step waits "
-            f"{number(numbers['excess_ms'])} ms for it",
+            f"{number(numbers['excess_ms'])} ms for it{advice}",
             matrix.step,
         )
         self._faults.append(fault)

@@ -54,6 +54,28 @@ def test_what_costs_the_step_next_to_nothing_is_no_finding(level, iteration):
     assert run.findings == []
 
 
+def test_a_rank_that_sleeps_where_its_peers_need_next_to_nothing_is_found_and_the_message_has_both_times():
+    rng = np.random.default_rng(10)
+    run = World("host-time", "iteration-time")
+    for _ in range(200):
+        run.feed(times(rng, level=0.5) + np.array([0, 0, 0, 6.0]), np.full(4, 25.0))
+    (finding,) = run.opened()
+    assert finding.ranks == (3,)
+    assert abs(finding.evidence["excess_ms"] - 6.0) < 0.1
+    assert "rank 3: host-time is 6.498 ms against the peers' 0.5134 ms" in finding.message
+    assert "look at its callbacks and its host" in finding.message
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pauses_that_hit_ranks_at_random_are_not_chronic_where_own_time_is_short(seed):
+    rng = np.random.default_rng(seed)
+    run = World("host-time", "iteration-time")
+    for _ in range(1000):
+        pauses = (rng.random(4) < 0.2) * rng.exponential(20.0, size=4)
+        run.feed(times(rng, level=0.5) + pauses, np.full(4, 25.0 + pauses.max()))
+    assert [each for each in run.opened() if each.persistence != "rotating"] == []
+
+
 def test_times_that_contain_each_other_are_one_finding_under_the_narrower_one():
     rng = np.random.default_rng(6)
     run = World("host-time", "data-time")
