@@ -87,12 +87,14 @@ class MismatchDetector:
         self._replicated = replicated
         self._faults: list[_Fault] = []
         self._comparisons: dict[int, int] = {}
+        self._equal_at: dict[int, int] = {}
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:  # noqa: ARG002
         """Take one closed step; return the findings that it opens, changes or closes."""
         if matrix.session_start:
             self._faults = []
             self._comparisons = {}
+            self._equal_at = {}
         tags = [(int(index), matrix.tags[index]) for index in matrix.tag_ids]
         judged = np.array([self._replicated.is_replicated(i, tag.kind) for i, tag in tags], dtype=np.bool_)
         self._replicated.learn(matrix.tag_ids, matrix.columns)
@@ -111,8 +113,12 @@ class MismatchDetector:
                 found = self._take(matrix, int(names[column]), members, columns[:, members, column])
                 if found is not None:
                     findings.append(found)
-        for index in matrix.tag_ids[judged].tolist():
+        for index, differed in zip(
+            matrix.tag_ids[judged].tolist(), differs.any(axis=0).tolist(), strict=True
+        ):
             self._comparisons[index] = self._comparisons.get(index, 0) + 1
+            if not differed:
+                self._equal_at[index] = matrix.step
         return (*findings, *self._follow(matrix.step))
 
     def _differing(
@@ -150,9 +156,7 @@ class MismatchDetector:
         odd = tuple(sorted(int(ranks[i]) for cluster in clusters[1:] for i in cluster)) if majority else ()
         group = tuple(int(rank) for rank in ranks)
         for fault in self._faults:
-            if fault.group == group and (
-                fault.ranks == odd or not fault.ranks or set(odd) <= set(fault.ranks)
-            ):
+            if fault.group == group and _belongs(fault, tag, odd):
                 fault.last_step = matrix.step
                 if tag in fault.tags:
                     return None
@@ -171,7 +175,7 @@ class MismatchDetector:
             tag,
             matrix.step,
             matrix.step,
-            _sentence(tag, matrix.step, group, odd, values, clusters, unseeded=unseeded),
+            _sentence(tag, self._since(index, matrix.step), group, odd, values, clusters, unseeded=unseeded),
             float(np.max(values) - np.min(values)),
             {
                 "unit": "largest difference",
@@ -179,6 +183,7 @@ class MismatchDetector:
                 "distinct_values": len(clusters),
                 "singled_out": majority,
                 "unseeded": unseeded,
+                "equal_at": self._equal_at.get(index),
                 "majority_value": float(values[clusters[0][0]]) if majority else None,
                 "odd_values": [float(values[cluster[0]]) for cluster in clusters[1:9]],
             },
@@ -186,6 +191,13 @@ class MismatchDetector:
         )
         self._faults.append(fault)
         return _finding(fault, matrix.step, OPEN)
+
+    def _since(self, index: int, step: int) -> str:
+        """Return in words since when: what is compared at times only was equal at some earlier step."""
+        equal_at = self._equal_at.get(index)
+        if equal_at is None or equal_at == step - 1:
+            return f"since step {step}"
+        return f"at step {step} (the comparison at step {equal_at} found no difference)"
 
     def _follow(self, step: int) -> list[Finding]:
         findings = []
@@ -198,6 +210,16 @@ class MismatchDetector:
                 fault.chronic = True
                 findings.append(_finding(fault, step, UPDATE))
         return findings
+
+
+def _belongs(fault: _Fault, tag: str, odd: tuple[int, ...]) -> bool:
+    """Return whether a difference that singles out `odd`, or nobody, is part of a fault of the same group.
+
+    What singles out a rank is a fault of its own beside one that does not, unless it is the same number.
+    """
+    if odd and fault.ranks and fault.evidence["singled_out"]:
+        return set(odd) <= set(fault.ranks)
+    return tag in fault.tags or not (odd or fault.evidence["singled_out"])
 
 
 def _clusters(values: Float64Array, tolerance: float) -> list[list[int]]:
@@ -215,7 +237,7 @@ def _clusters(values: Float64Array, tolerance: float) -> list[list[int]]:
 
 def _sentence(  # noqa: PLR0917
     tag: str,
-    step: int,
+    since: str,
     group: tuple[int, ...],
     odd: tuple[int, ...],
     values: Float64Array,
@@ -225,7 +247,7 @@ def _sentence(  # noqa: PLR0917
 ) -> str:
     if unseeded:
         return (
-            f"all {len(group)} replicas have different parameters since step {step}, their first: the initialisation "
+            f"all {len(group)} replicas have different parameters {since}: their initialisation "
             f"is not seeded; set the same seed on all ranks (mindspore.set_seed) or load one checkpoint on all of them"
         )
     if odd:
@@ -236,9 +258,9 @@ def _sentence(  # noqa: PLR0917
             if tag.startswith(_FINGERPRINT)
             else f"and {others} on the other {len(group) - len(odd)} replicas"
         )
-        return f"{name_ranks(odd)}: {what} {against} since step {step}"
+        return f"{name_ranks(odd)}: {what} {against} {since}"
     return (
-        f"{name_ranks(group)}: {tag} must be equal and takes {len(clusters)} values since step {step}; "
+        f"{name_ranks(group)}: {tag} must be equal and takes {len(clusters)} values {since}; "
         "there is no majority, so the numbers cannot single out a rank"
     )
 

@@ -89,6 +89,26 @@ def test_another_number_of_one_rank_joins_the_finding():
     assert "param-fingerprint also differs, since step 2" in update.message
 
 
+def test_a_rank_that_stands_out_by_another_number_is_named_also_where_all_parameters_differ():
+    for order in (slice(None), slice(None, None, -1)):
+        ranks = world(*("param-fingerprint", "learning-rate")[order])
+        found = ranks.feed(*([1, 2, 3, 4], [0.1, 0.2, 0.1, 0.1])[order])
+        assert {(each.tag, each.ranks) for each in found} == {
+            ("param-fingerprint", ()),
+            ("learning-rate", (1,)),
+        }
+        assert ranks.feed(*([5, 6, 7, 8], [0.1, 0.2, 0.1, 0.1])[order]) == ()
+
+
+def test_of_what_is_compared_at_times_only_the_last_step_without_a_difference_is_told():
+    ranks = world("loss-scale", "param-fingerprint")
+    ranks.feed([1, 1, 1], [1, 1, 1], step=100)
+    ranks.feed([1, 1, 1], tag_ids=[0], step=150)
+    (finding,) = ranks.feed([1, 1, 1], [1, 2, 1], step=200)
+    assert finding.evidence["equal_at"] == 100
+    assert "at step 200 (the comparison at step 100 found no difference)" in finding.message
+
+
 def test_what_is_not_reported_or_not_finite_is_not_compared():
     assert world("learning-rate").feed([0.1, np.nan, 0.1]) == ()
 
