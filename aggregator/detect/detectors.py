@@ -72,10 +72,15 @@ class Detectors:
             else:
                 self._open[finding.id] = finding
 
-    def _explanation(self, step: int) -> Finding | None:
-        """Return the open finding about single ranks, or about non-finite values, that began first, by this step."""
-        begun = [each for each in self._open.values() if each.kind in _EXPLAINING and each.first_step <= step]
-        return min(begun, key=lambda finding: finding.first_step, default=None)
+    def _explanation(self, step: int, by_step: int) -> Finding | None:
+        """Return the open finding about single ranks, or about non-finite values, that began nearest to `step`.
+
+        by_step: the last step at which it may have begun.
+        """
+        begun = [
+            each for each in self._open.values() if each.kind in _EXPLAINING and each.first_step <= by_step
+        ]
+        return min(begun, key=lambda finding: abs(finding.first_step - step), default=None)
 
     def _with_causes(self, finding: Finding, matrix: StepMatrix) -> Finding:
         """Return the finding with what moved before it; later lines of the same fault repeat what the first said."""

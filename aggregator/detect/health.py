@@ -72,11 +72,12 @@ class HealthDetector:
         self._count = 0
 
     def observe(
-        self, matrix: StepMatrix, merged: MergedStep, explanation: Callable[[int], Finding | None]
+        self, matrix: StepMatrix, merged: MergedStep, explanation: Callable[[int, int], Finding | None]
     ) -> tuple[Finding, ...]:
         """Take one closed step; return what it opens or closes.
 
-        explanation: returns the finding about single ranks, if any, that began by the given step.
+        explanation: returns the finding about single ranks, if any, that began nearest to the first of two given
+            steps and by the second.
         """
         if matrix.session_start:
             self._forget()
@@ -95,11 +96,12 @@ class HealthDetector:
         return tuple(findings)
 
     def _settle(
-        self, key: str, case: _Case, matrix: StepMatrix, explanation: Callable[[int], Finding | None]
+        self, key: str, case: _Case, matrix: StepMatrix, explanation: Callable[[int, int], Finding | None]
     ) -> Iterator[Finding]:
         hold = self._settings.global_hold_steps
         if not case.opened and not case.explained:
-            culprit = explanation(case.first_step + hold) if _is_explicable(key) else None
+            began = case.first_step
+            culprit = explanation(began, began + hold) if _is_explicable(key) else None
             if culprit is not None:
                 case.explained = True
                 yield _add_to(culprit, case, matrix.step)

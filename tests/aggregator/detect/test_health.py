@@ -113,3 +113,17 @@ def test_what_a_single_rank_explains_is_told_with_that_rank_and_not_as_everybody
     explained = [each for each in world.findings if each.evidence.get("explains")]
     assert explained[0].id == finding.id
     assert "this explains what all ranks show since step 200: grad-norm: it exploded" in explained[0].message
+
+
+def test_of_two_ranks_the_one_whose_fault_is_nearest_explains_what_all_ranks_show():
+    def change(step, values):
+        if step >= 150:
+            values["loss"] = values["loss"] + np.array([0, 0, 3.0, 0])
+        if step == 200:
+            values["local-grad-norm"] = np.array([np.nan, 1, 1, 1])
+        if step > 200:
+            values["loss"] = values["loss"] + 50
+
+    world = run(change, tags=(*TAGS, "local-grad-norm"))
+    explained = [each for each in world.findings if each.evidence.get("explains")]
+    assert {(each.kind, each.ranks) for each in explained} == {("nonfinite", (0,))}
