@@ -31,6 +31,8 @@ _HEAVY_SHARE = 0.003
 _HEAVY_BOUND = 0.6
 _LARGEST_TURMOIL = 8.0
 _NEW_REGIME = 4.0
+# Noise that grows, as it does when training begins, is learnt; a short turmoil is learnt no larger than this.
+_LEARNT_TURMOIL = 2.0
 
 
 class _Row(IntEnum):
@@ -192,7 +194,8 @@ class Whitener:
         scale = np.maximum(np.sqrt(state[_Row.SCALE]), floor)
         with np.errstate(divide="ignore", invalid="ignore"):
             bare = np.where(scale > 0, innovation / scale, 0.0)
-        bare = bare / _turmoil(state, np.where(learning, bare, np.nan), grouping)
+        turmoil = _turmoil(state, np.where(learning, bare, np.nan), grouping)
+        bare = bare / turmoil
         wild = np.abs(bare) > clip
         # Where the tails are heavy a few wild steps in a row are nothing rare: each counts less.
         bound = np.where(state[_Row.HEAVY] > 0, _HEAVY_BOUND * clip, clip)
@@ -212,9 +215,8 @@ class Whitener:
         state[_Row.CENTRE] += gain * error - np.where(early, 0.0, moved)
         state[_Row.POWER] += quick * (bounded * bounded - state[_Row.POWER])
         state[_Row.LAGGED] += quick * (bounded * previous - state[_Row.LAGGED])
-        state[_Row.SCALE] += quick * (
-            np.where(early, innovation * innovation, bare * bare * scale * scale) - state[_Row.SCALE]
-        )
+        size = np.where(early, innovation, bare * np.minimum(turmoil, _LEARNT_TURMOIL) * scale)
+        state[_Row.SCALE] += quick * (size * size - state[_Row.SCALE])
         state[_Row.WILD] += quick * (wild - state[_Row.WILD])
         state[_Row.VARIANCE] += quick * (error * error * known / (known + 1) - state[_Row.VARIANCE])
         state[_Row.PREVIOUS] = np.where(usable, bounded - move, 0.0)
