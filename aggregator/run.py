@@ -101,7 +101,7 @@ def serve(options: ServeOptions) -> int:
             advise=guide.advise,
             place=groups.learn,
         )
-        watch = Watch(service.members, SilenceDetector(settings), lost_seconds=settings.silent_seconds)
+        watch = Watch(service.members, SilenceDetector(settings))
 
         def look(now: float) -> None:
             for finding in watch.look(now=now):

@@ -2,7 +2,8 @@
 
 The caller brings the clock: all durations are arguments. A rank that is late in the loop is at fault only
 when others wait for it inside a step; when all are inside the same step nobody can be singled out, and it is
-said so.
+said so. Nor can one be when all are gone at once, as when a job is stopped, or when msrun ends the other ranks
+because one of them died; those who went first stay named.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ class SignsOfLife(NamedTuple):
     """What is known of each rank now; all of length W.
 
     last_step: int64, the last step that it finished. phase: what it said it was doing. phase_seconds:
-    float64, for how long, up to now. silent_seconds: float64, since it was last heard. left: bool, it said
-    goodbye. seen: bool, it was heard at all.
+    float64, for how long, up to now. silent_seconds: float64, since it was last heard. lost: bool, it is known
+    to be gone, as when its process has ended. left: bool, it said goodbye. seen: bool, it was heard at all.
     """
 
     last_step: npt.NDArray[np.int64]
     phase: Sequence[str]
     phase_seconds: npt.NDArray[np.float64]
     silent_seconds: npt.NDArray[np.float64]
+    lost: npt.NDArray[np.bool_]
     left: npt.NDArray[np.bool_]
     seen: npt.NDArray[np.bool_]
 
@@ -66,6 +68,8 @@ class SilenceDetector:
         before = self._open.get(kind)
         if found is None:
             return [] if before is None else [self._close(kind, before.finding)]
+        if kind == "silent" and not found.ranks and before is not None:
+            return []
         if before is None:
             self._open[kind] = _Fault(kind, found.ranks, found)
             return [found]
@@ -88,18 +92,26 @@ class SilenceDetector:
 
 def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | None:
     """Return who is gone without a goodbye, or None."""
-    gone = signs.seen & ~signs.left & (signs.silent_seconds >= settings.silent_seconds)
+    gone = signs.seen & ~signs.left & (signs.lost | (signs.silent_seconds >= settings.silent_seconds))
     ranks = tuple(np.flatnonzero(gone).tolist())
     if not ranks:
         return None
+    alive = int((signs.seen & ~gone & ~signs.left).sum())
+    if len(ranks) > 1 and not alive:
+        front = int(signs.last_step[list(ranks)].max())
+        message = (
+            f"all {len(ranks)} ranks that were left are gone without a goodbye after step {front}: either the job was "
+            "stopped, or one rank died and msrun then ended the others: msrun's output names it"
+        )
+        return _finding("silent", (), signs, message, first_step=front + 1, step=front, score=0.0)
     first = min(ranks, key=lambda rank: (signs.last_step[rank], -signs.silent_seconds[rank]))
     step = int(signs.last_step[first])
     front = int(signs.last_step[signs.seen].max())
-    alive = int((signs.seen & ~gone & ~signs.left).sum())
+    what = "gone" if signs.lost[first] else "no sign of life"
     message = (
-        f"{name_ranks(ranks)}: no sign of life for {signs.silent_seconds[first]:.0f} s and no goodbye; the last step "
-        f"finished was {step}, then {signs.phase[first]} for {signs.phase_seconds[first]:.0f} s; "
-        f"{alive} ranks are alive and will wait for it: look for the process, its exit code and its log"
+        f"{name_ranks(ranks)}: {what} without a goodbye; rank {first} was last heard "
+        f"{signs.silent_seconds[first]:.0f} s ago, {signs.phase[first]} after step {step}; {alive} ranks are alive and will wait for it: look for its "
+        "process, its exit code and its log, and for the kernel's out-of-memory killer (dmesg)"
     )
     return _finding(
         "silent",

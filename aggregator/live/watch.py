@@ -19,16 +19,11 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """Turns members into signs of life for the detector.
+    """Turns members into signs of life for the detector."""
 
-    lost_seconds: the silence from which the detector takes a rank for gone; a rank whose process has ended is
-    shown as silent for at least that long, since nothing more can be expected of it.
-    """
-
-    def __init__(self, members: Members, detector: SilenceDetector, *, lost_seconds: float) -> None:
+    def __init__(self, members: Members, detector: SilenceDetector) -> None:
         self._members = members
         self._detector = detector
-        self._lost_seconds = lost_seconds
 
     def look(self, *, now: float) -> tuple[Finding, ...]:
         """Return what is new about who is silent or stalled. now: seconds of the service's clock."""
@@ -36,18 +31,17 @@ class Watch:
         last_step = np.full(size, -1, np.int64)
         phase = [""] * size
         phase_seconds, silent_seconds = np.zeros(size), np.zeros(size)
-        left, seen = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+        lost, left, seen = (np.zeros(size, np.bool_) for _ in range(3))
         for member in self._members:
             rank = member.hello.rank
             last_step[rank] = member.step
             phase[rank] = member.phase
             phase_seconds[rank] = now - member.phase_since if member.phase_since else 0.0
-            silence = now - member.heard
-            gone = member.presence is Presence.LOST
-            silent_seconds[rank] = max(silence, self._lost_seconds) if gone else silence
+            silent_seconds[rank] = now - member.heard
+            lost[rank] = member.presence is Presence.LOST
             left[rank] = member.presence is Presence.LEFT
             seen[rank] = True
-        signs = SignsOfLife(last_step, phase, phase_seconds, silent_seconds, left, seen)
+        signs = SignsOfLife(last_step, phase, phase_seconds, silent_seconds, lost, left, seen)
         return tuple(_with_stacks(finding) for finding in self._detector.observe(signs))
 
 

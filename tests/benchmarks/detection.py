@@ -281,6 +281,7 @@ def dead(size: int, runs: int, seed: int) -> Row:
                 waits,
                 silent,
                 np.zeros(size, bool),
+                np.zeros(size, bool),
                 np.ones(size, bool),
             )
             for finding in detector.observe(signs):

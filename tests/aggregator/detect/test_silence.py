@@ -8,13 +8,14 @@ SETTINGS = DetectionSettings(silent_seconds=10, stalled_seconds=30, first_step_s
 FETCHING = "fetching data"
 
 
-def signs(step, phase, seconds, *, silent=None, left=(), unseen=()):
+def signs(step, phase, seconds, *, silent=None, lost=(), left=(), unseen=()):
     ranks = len(step)
     return SignsOfLife(
         np.array(step),
         phase,
         np.array(seconds, dtype=float),
         np.zeros(ranks) if silent is None else np.array(silent, dtype=float),
+        np.isin(np.arange(ranks), lost),
         np.isin(np.arange(ranks), left),
         ~np.isin(np.arange(ranks), unseen),
     )
@@ -28,7 +29,14 @@ def observe(*states):
 def test_a_rank_without_a_sign_of_life_and_without_a_goodbye_is_silent():
     (finding,) = observe(signs([7, 7, 7], [IN_THE_STEP] * 3, [12, 3, 12], silent=[0, 12, 0]))
     assert (finding.kind, finding.ranks, finding.first_step) == ("silent", (1,), 8)
-    assert "the last step finished was 7" in finding.message
+    assert "rank 1: no sign of life without a goodbye; rank 1 was last heard 12 s ago" in finding.message
+    assert "in the step after step 7; 2 ranks are alive" in finding.message
+
+
+def test_a_rank_that_is_known_to_be_gone_is_silent_at_once():
+    (finding,) = observe(signs([7, 7, 7], [IN_THE_STEP] * 3, [1, 3, 1], silent=[0, 3, 0], lost=[1]))
+    assert (finding.kind, finding.ranks) == ("silent", (1,))
+    assert "rank 1: gone without a goodbye; rank 1 was last heard 3 s ago" in finding.message
 
 
 def test_a_rank_that_said_goodbye_or_was_never_heard_is_not():
@@ -90,3 +98,20 @@ def test_a_rank_that_joins_the_silent_ones_is_an_update():
     found = observe(one, two)
     assert [(each.status, each.ranks) for each in found] == [("open", (1,)), ("update", (1, 2))]
     assert found[0].id == found[1].id
+
+
+def test_when_all_ranks_are_gone_at_once_nobody_is_named():
+    (finding,) = observe(signs([7, 6, 7], [IN_THE_STEP] * 3, [12, 12, 12], silent=[12, 12, 12]))
+    assert (finding.kind, finding.ranks, finding.persistence, finding.first_step) == (
+        "silent",
+        (),
+        "global",
+        8,
+    )
+    assert "msrun's output names it" in finding.message
+
+
+def test_the_rank_that_went_first_stays_named_when_the_others_follow():
+    one = signs([7, 7, 7], [IN_THE_STEP] * 3, [12, 3, 12], silent=[0, 12, 0])
+    all_gone = signs([7, 7, 7], [IN_THE_STEP] * 3, [22, 13, 22], silent=[10, 22, 10])
+    assert [(each.status, each.ranks) for each in observe(one, all_gone)] == [("open", (1,))]
