@@ -103,6 +103,11 @@ class Recorder:
             self._shipper.phase = Phase(name, time.monotonic())
 
     @property
+    def doing(self) -> str:
+        """What the rank was last said to be doing; "" before the recorder is started."""
+        return self._shipper.phase.name if self._shipper is not None else ""
+
+    @property
     def standing(self) -> str:
         """Where this rank is against the others, in words; "" as long as the aggregator has not told."""
         return self._shipper.adviser.standing if self._shipper is not None else ""

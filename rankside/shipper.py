@@ -40,8 +40,11 @@ if TYPE_CHECKING:
 
     Value = float | Callable[[], float]
 
+IN_A_CALLBACK = "in a callback"
+
 _LOGGER = logging.getLogger("crossrank")
 _IDLE_SECONDS = 0.05  # how long the thread sleeps when there is nothing to do
+_CALLBACK_SECONDS = 1.0  # how long the report of a step waits for the callbacks that come after the monitor
 _COURTESY_SECONDS = 0.0001  # a real sleep, so that a training thread that waits for the interpreter gets it
 
 
@@ -210,9 +213,14 @@ class Shipper(threading.Thread):
                 self._pump(0.0)
                 self._flush_when_due()
             time.sleep(_COURTESY_SECONDS)
-        if not taken:
+        if not taken and not self._more_may_come():
             self._settle()
         return taken > 0
+
+    def _more_may_come(self) -> bool:
+        """Whether other callbacks may log values of the same step: then they make one report together."""
+        phase = self.phase
+        return phase.name == IN_A_CALLBACK and time.monotonic() - phase.since < _CALLBACK_SECONDS
 
     def _settle(self) -> None:
         try:

@@ -41,6 +41,7 @@ from rankside.training.parallel_layout import read_coordinates
 from rankside.training.process_record import process_record
 from rankside.training.progress import Progress
 from rankside.training.returned_norms import ReturnedNorms
+from rankside.training.saving import SavingPhase
 from rankside.training.self_watch import SelfWatch
 from rankside.training.step_output import read_output
 from rankside.training.tensor_value import later
@@ -112,6 +113,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._schedule = Schedule(self._config.every)
         self._record: ProcessRecord | None = None
         self._times = Times()
+        self._saving = SavingPhase()
         self._self_watch = SelfWatch()
         self._group = CollectorGroup(self._collectors(options))
         self._depth = 0
@@ -151,6 +153,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
         if self._depth > 0:
             return
         self._end_training()
+        # Only here, since other callbacks save their last checkpoint after this one's `on_train_end`.
+        self._guard("saving", self._saving.end)
         if kind is not None and self._record is not None:
             self._guard("goodbye", self._finish, f"{kind.__name__}: {error}")
 
@@ -198,10 +202,10 @@ class RankMonitor(Callback):  # type: ignore[misc]
             output=read_output(parameters.get("net_outputs")),
         )
         self._group.step_end(draft)
+        self._phase("in a callback")
         self._record.recorder.log(step, draft.values, deferred=draft.deferred)
         self._step = self._record.last_step = step
         self._steps_done = serial
-        self._phase("in a callback")
         self._stop_where_wanted(run_context)
         self._self_watch.spent(perf_counter() - began)
 
@@ -227,6 +231,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._steps_done = int(parameters.get("cur_step_num", 0))
         self._base = self._record.begin(known, counted=self._steps_done)
         self._step = self._record.last_step
+        self._guard("saving", self._saving.begin, self._record.recorder)
         network = parameters.get("train_network")
         optimizer = parameters.get("optimizer") or getattr(network, "optimizer", None)
         self._group.train_begin(

@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from rankside.config import RankConfig
 from rankside.recorder import Recorder
@@ -185,3 +186,19 @@ def test_a_killed_rank_has_in_its_file_what_was_logged_before_the_last_flush(run
     assert len(read(run_dir)) == 50
     record(run_dir, range(41, 61), start=40)
     assert [step for step, _ in read(run_dir)] == list(range(1, 61))
+
+
+def test_what_callbacks_log_one_after_another_for_one_step_is_one_event(run_dir, within):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    recorder.start()
+    for step in (1, 2, 3):
+        recorder.phase("in a callback")
+        taken = threading.Event()
+        recorder.log(step, {"loss": lambda taken=taken: taken.set() or 0.5})
+        within(taken.is_set)
+        recorder.log(step, {"other": 1.0})
+        recorder.phase("fetching data")
+    recorder.finish()
+    (file,) = (run_dir / "rank_0").iterdir()
+    events = [event for event in EventFileLoader(str(file)).Load() if event.HasField("summary")]
+    assert [(event.step, len(event.summary.value)) for event in events] == [(1, 2), (2, 2), (3, 2)]
