@@ -27,7 +27,7 @@ from mindspore import nn
 
 from rankside.tags import Tag, TagKind
 from rankside.training.collector import Collector
-from rankside.training.learning_rate import distinct_rates, rate_tags
+from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.probed_reducer import ProbedReducer
 from rankside.training.ring import Ring
 

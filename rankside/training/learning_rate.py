@@ -9,44 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rankside.tags import Tag, TagKind
 from rankside.training.collector import Collector
+from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.tensor_value import fetch_mean, later
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from rankside.tags import Tag
     from rankside.training.collector import Draft, Training
     from rankside.training.gradient_probe import GradientProbe
-
-
-def distinct_rates(optimizer: Any) -> list[Any]:
-    """Return the optimizer's learning rates, one a parameter group, in the order in which groups first occur.
-
-    A rate is a Parameter or a schedule cell. An optimizer repeats a group's rate once for each parameter;
-    groups that share one rate count as one. Returns an empty list for an optimizer that names no rate.
-    """
-    rates = getattr(optimizer, "learning_rate", None)
-    if rates is None:
-        return []
-    if not getattr(optimizer, "is_group_lr", False):
-        return [rates]
-    return list({id(rate): rate for rate in rates}.values())
-
-
-def rate_tags(count: int) -> list[Tag]:
-    """Return the tags of so many learning rates: `learning-rate`, or one a parameter group."""
-    if count <= 1:
-        return [Tag("learning-rate", TagKind.REPLICATED, "", "learning rate that this step used")]
-    return [
-        Tag(
-            f"learning-rate/group_{group}",
-            TagKind.REPLICATED,
-            "",
-            f"learning rate of parameter group {group}",
-        )
-        for group in range(count)
-    ]
 
 
 class LearningRate(Collector):
