@@ -1,13 +1,13 @@
-"""Takes over what mindformers' callbacks write to their TensorBoard writer, and makes RankMonitor known to YAML.
+"""Takes over what mindformers' callbacks write to their TensorBoard writer, also where they have none.
 
-In a YAML configuration, without a line of code:
+In a YAML configuration, a monitor with arguments of its own is an entry like any other callback's:
 
     callbacks:
       - {type: RankMonitor, auto_register: rank_monitor.RankMonitor}
 
 where `rank_monitor.py` lies in the folder that REGISTER_PATH names, and consists of
-`from rankside import RankMonitor`; the other keys are RankMonitor's arguments. A script that calls `register`
-before mindformers reads its configuration needs no `auto_register`.
+`from rankside import RankMonitor`; the other keys are RankMonitor's arguments. Under `crossrank run` no entry is
+needed.
 """
 
 from __future__ import annotations
@@ -27,23 +27,17 @@ if TYPE_CHECKING:
 _OWN = {"loss", "learning-rate", "loss-scale", "grad-norm", "iteration-time", "throughput"}
 
 
-def register() -> None:
-    """Make `type: RankMonitor` known to mindformers; needs mindformers."""
-    from mindformers.tools.register import MindFormerModuleType, MindFormerRegister  # noqa: PLC0415
-
-    from rankside.training.callback import RankMonitor  # noqa: PLC0415 (it imports this module)
-
-    MindFormerRegister.register_cls(RankMonitor, MindFormerModuleType.CALLBACK)
-
-
 class MindformersNumbers(Collector):
     """Records what mindformers' callbacks in the same list write: local norms by layer, expert load, and so on.
 
     They write to RankMonitor in addition to their own writer, if they have one; at its end the training gets
-    that back. Left out are numbers that RankMonitor records itself, and those that mindformers draws over
+    that back. Where the configuration has no `tensorboard` section, mindformers' monitor of the training's state
+    has turned every metric that should go to TensorBoard to its log; it then writes its metrics here in addition.
+    Only what needs a switch of that section to be computed at all, such as the expert load, is not there.
+
+    Left out are numbers that RankMonitor records itself, and those that mindformers draws over
     samples instead of steps. All stand at the step that is trained when they are written, since mindformers
-    counts a resumed training's steps differently from callback to callback. Without a `tensorboard` section in
-    their configuration, its monitors of training state do not write to TensorBoard at all.
+    counts a resumed training's steps differently from callback to callback.
     """
 
     name = "mindformers' numbers"
@@ -51,17 +45,18 @@ class MindformersNumbers(Collector):
     def __init__(self) -> None:
         self._step = 0
         self._training: Training | None = None
-        self._writers: list[tuple[Any, Any]] = []
+        self._given_back: list[tuple[Any, str, Any]] = []
         self._described: set[str] = set()
 
     def train_begin(self, training: Training) -> None:
         """Take the place of the writers."""
         self._training = training
-        self._writers = []
+        self._given_back = []
         for callback in training.parameters.get("list_callback") or ():
             if type(callback).__module__.startswith("mindformers.") and hasattr(callback, "tensor_writer"):
-                self._writers.append((callback, callback.tensor_writer))
-                callback.tensor_writer = _Writer(self, callback.tensor_writer)
+                if callback.tensor_writer is None:
+                    self._turn_to_tensorboard(callback)
+                self._replace(callback, "tensor_writer", _Writer(self, callback.tensor_writer))
 
     def step_begin(self, step: int) -> None:
         """Note the step at which what is written will stand."""
@@ -69,9 +64,19 @@ class MindformersNumbers(Collector):
 
     def train_end(self) -> None:
         """Give the callbacks their own writers back."""
-        for callback, writer in self._writers:
-            callback.tensor_writer = writer
-        self._writers = []
+        for callback, name, value in self._given_back:
+            setattr(callback, name, value)
+        self._given_back = []
+
+    def _turn_to_tensorboard(self, callback: Any) -> None:
+        """Let a monitor write the metrics that it puts in its log to TensorBoard, too."""
+        for name, formats in list(vars(callback).items()):
+            if name.endswith("_format") and isinstance(formats, set) and formats:
+                self._replace(callback, name, {*formats, "tensorboard"})
+
+    def _replace(self, callback: Any, name: str, value: Any) -> None:
+        self._given_back.append((callback, name, getattr(callback, name)))
+        setattr(callback, name, value)
 
     def take(self, tag: str, value: Any) -> None:
         """Record what was written, as the writer would name it."""

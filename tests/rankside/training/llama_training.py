@@ -1,8 +1,12 @@
 """Trains a tiny Llama through mindformers on CPU, as a user's script and YAML file would.
 
-    python llama_training.py FOLDER
+    python llama_training.py FOLDER [--no-monitor] [--no-tensorboard] [--parallel] [--checkpoints]
+                             [--fail-at STEP] [--resume]
 
-The folder gets the data, the configuration, the callback's file and everything that training writes.
+The folder gets everything that training writes, and a folder with data, configuration and code of its own for
+each process. --no-monitor leaves RankMonitor out of the configuration, --no-tensorboard the `tensorboard`
+section. --parallel trains data parallel under msrun. --checkpoints saves one every five steps; --fail-at raises
+at the end of a step, --resume goes on from the last checkpoint of the folder.
 """
 
 from __future__ import annotations
@@ -31,6 +35,20 @@ class CheckedTrainCell(MFTrainOneStepCell):
         self.enable_allfinite = False
 """
 
+FAILURE_FILE = """
+from mindspore.train import Callback
+
+
+class FailAt(Callback):
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args()["cur_step_num"] == self.step:
+            raise RuntimeError("failed as asked")
+"""
+
 CONFIGURATION = {
     "seed": 7,
     "run_mode": "train",
@@ -57,10 +75,6 @@ CONFIGURATION = {
     "parallel": {"parallel_mode": 0, "gradients_mean": True, "full_batch": False},
     "parallel_config": {"data_parallel": 1, "model_parallel": 1, "pipeline_stage": 1},
     "recompute_config": {"recompute": False},
-    "callbacks": [
-        {"type": "MFLossMonitor"},
-        {"type": "RankMonitor", "auto_register": "rank_monitor.RankMonitor", "log_every": 0},
-    ],
     "monitor_config": {
         "monitor_on": True,
         "dump_path": "",
@@ -122,15 +136,21 @@ def write_data(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder.resolve()
-    registered = folder / "registered"
-    registered.mkdir(parents=True, exist_ok=True)
+    for switch in ("--no-monitor", "--no-tensorboard", "--parallel", "--checkpoints", "--resume"):
+        parser.add_argument(switch, action="store_true")
+    parser.add_argument("--fail-at", type=int)
+    arguments = parser.parse_args()
+    folder = arguments.folder.resolve()
+    own = folder / f"process_{os.getpid()}"  # each rank, and the scheduler, runs this script
+    registered = own / "registered"
+    registered.mkdir(parents=True)
     (registered / "rank_monitor.py").write_text(CALLBACK_FILE)
     (registered / "train_cell.py").write_text(TRAIN_CELL_FILE)
+    (registered / "failure.py").write_text(FAILURE_FILE)
     os.environ["REGISTER_PATH"] = str(registered)
     sys.path.append(str(registered))
-    os.chdir(folder)
-    write_data(folder / "data")
+    os.chdir(own)
+    write_data(own / "data")
 
     from mindformers.core.context import build_context  # noqa: PLC0415 (it reads the environment)
     from mindformers.tools.register import MindFormerConfig  # noqa: PLC0415 (it reads the environment)
@@ -138,7 +158,7 @@ def main() -> None:
     from mindformers.utils.file_utils import set_output_path  # noqa: PLC0415 (it reads the environment)
 
     dataset = {
-        "data_loader": {"type": "MindDataset", "dataset_dir": str(folder / "data"), "shuffle": False},
+        "data_loader": {"type": "MindDataset", "dataset_dir": str(own / "data"), "shuffle": False},
         "input_columns": ["input_ids"],
         "num_parallel_workers": 1,
         "python_multiprocessing": False,
@@ -160,7 +180,21 @@ def main() -> None:
             "log_timers_to_tensorboard": True,
         },
     }
-    file = folder / "tiny_llama.yaml"
+    if arguments.no_tensorboard:
+        del configuration["tensorboard"]
+    callbacks = [{"type": "MFLossMonitor"}]
+    if not arguments.no_monitor:
+        callbacks.append({"type": "RankMonitor", "auto_register": "rank_monitor.RankMonitor", "log_every": 0})
+    if arguments.checkpoints:
+        callbacks.append({"type": "CheckpointMonitor", "save_checkpoint_steps": 5, "keep_checkpoint_max": 9})
+    if arguments.fail_at:
+        callbacks.append({"type": "FailAt", "auto_register": "failure.FailAt", "step": arguments.fail_at})
+    configuration["callbacks"] = callbacks
+    configuration["use_parallel"] = arguments.parallel
+    if arguments.resume:
+        configuration["load_checkpoint"] = str(folder / "output" / "checkpoint")
+        configuration["resume_training"] = True
+    file = own / "tiny_llama.yaml"
     file.write_text(yaml.safe_dump(configuration))
     config = MindFormerConfig(str(file))
     set_output_path(config.output_dir)

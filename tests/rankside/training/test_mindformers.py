@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from small_training import curve, tags
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.compat.proto.event_pb2 import SessionLog
 
 SCRIPT = Path(__file__).parent / "llama_training.py"
 
+# Only with `log_timers_to_tensorboard: True` does mindformers write this.
+_WITH_TIMERS = {"B-samples-per-day"}
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """The folder of one training of 20 steps; what it recorded is in `run`, mindformers' own in `theirs`."""
-    folder = tmp_path_factory.mktemp("llama")
+
+def _train(folder, *switches, exit_code=0):
     environment = {
         **os.environ,
         "CROSSRANK_RUN_DIR": str(folder / "run"),
@@ -26,14 +28,31 @@ def trained(tmp_path_factory):
     for name in ("CROSSRANK_ENDPOINT", "RANK_ID", "MS_ROLE"):
         environment.pop(name, None)
     result = subprocess.run(
-        [sys.executable, str(SCRIPT), str(folder)],
+        [sys.executable, str(SCRIPT), str(folder), *switches],
         env=environment,
         timeout=110,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert result.returncode == 0, result.stderr[-4000:]
+    assert result.returncode == exit_code, result.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of one training of 20 steps; what it recorded is in `run`, mindformers' own in `theirs`."""
+    folder = tmp_path_factory.mktemp("llama")
+    _train(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory):
+    """The folder of the same training without a `tensorboard` section, failed at step 17, resumed from step 15."""
+    folder = tmp_path_factory.mktemp("llama")
+    _train(folder, "--no-tensorboard", "--checkpoints", "--fail-at=17", exit_code=1)
+    assert sorted(curve(folder / "run", "loss")) == list(range(1, 18))
+    _train(folder, "--no-tensorboard", "--checkpoints", "--resume")
     return folder
 
 
@@ -65,3 +84,35 @@ def test_what_only_mindformers_knows_is_taken_over(trained):
     assert taken
     assert curve(trained / "run", taken[0]) == pytest.approx(_theirs(trained, taken[0]), rel=1e-6)
     assert not [tag for tag in recorded if "samples" in tag and "day" not in tag]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "tag", ["loss", "learning-rate", "grad-norm", "adam_m_norm/model.layers.0.ffn_norm.weight"]
+)
+def test_a_resumed_training_goes_on_at_its_true_steps(trained, resumed, tag):
+    points = curve(resumed / "run", tag)
+    assert sorted(points) == list(range(1, 21))
+    assert points == pytest.approx(curve(trained / "run", tag), rel=1e-4)
+
+
+@pytest.mark.real
+def test_a_resumed_training_begins_a_session_that_voids_the_steps_trained_again(resumed):
+    files = sorted((resumed / "run" / "rank_0").glob("*tfevents*"))
+    sessions = [
+        event.step
+        for file in files
+        for event in EventFileLoader(str(file)).Load()
+        if event.session_log.status == SessionLog.START
+    ]
+    assert sessions == [16]
+
+
+@pytest.mark.real
+def test_without_a_tensorboard_section_what_mindformers_knows_is_taken_over_and_no_file_of_it_written(
+    trained, resumed
+):
+    assert tags(resumed / "run") == tags(trained / "run") - _WITH_TIMERS
+    assert not (resumed / "theirs").exists()
+    files = [path for path in resumed.rglob("*tfevents*") if "run" not in path.relative_to(resumed).parts]
+    assert files == []
