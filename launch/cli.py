@@ -138,6 +138,12 @@ def _relay(options: argparse.Namespace, _: list[str]) -> int:
     )
 
 
+def _overhead(options: argparse.Namespace, command: list[str]) -> int:
+    from launch.overhead import overhead
+
+    return overhead(command, steps=options.steps, repeat=options.repeat, environment=os.environ)
+
+
 def _keygen(options: argparse.Namespace, _: list[str]) -> int:
     from launch.keygen import keygen
 
@@ -152,6 +158,7 @@ _COMMANDS = {
     "serve": _serve,
     "relay": _relay,
     "keygen": _keygen,
+    "overhead": _overhead,
 }
 
 if __name__ == "__main__":

@@ -101,6 +101,20 @@ Makes a key file. Copy it to every machine of a job, readable by you alone, and
 give it with --key: then nobody else can connect, and nobody can listen.
 """
 
+_OVERHEAD_DESCRIPTION = """\
+Runs your own command for a number of steps, in turns without and with monitoring,
+and prints what monitoring adds to a step. The script is not changed: a timer is
+attached to Model.train and Model.fit, which stops the training in an orderly way
+after the last step. A RankMonitor of the script is left out in half of the turns.
+"""
+
+_OVERHEAD_EXIT_CODES = """\
+exit codes:
+  0    done
+  2    wrong usage: nothing was started
+  3    the command failed in one of the turns, or trained too few steps
+"""
+
 _SERVE_EXIT_CODES = """\
 exit codes:
   0    done, or stopped by SIGTERM
@@ -147,6 +161,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_serve(command)
     _add_relay(command)
     _add_keygen(command)
+    _add_overhead(command)
     return parser
 
 
@@ -295,6 +310,21 @@ def _add_keygen(command: Commands) -> None:
         epilog="exit codes:\n  0    done\n  2    wrong usage, the file exists or cannot be written",
     )
     parser.add_argument("file", type=Path, metavar="FILE", help="the file to make")
+
+
+def _add_overhead(command: Commands) -> None:
+    parser = command(
+        "overhead",
+        takes_rest=True,
+        help="measure what monitoring adds to a step of your command",
+        description=_OVERHEAD_DESCRIPTION,
+        epilog=_OVERHEAD_EXIT_CODES,
+        usage="crossrank overhead [options] -- msrun [msrun options] train.py [arguments]",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=200, metavar="N", help="steps of each turn (default: 200)"
+    )
+    parser.add_argument("--repeat", type=int, default=2, metavar="K", help="pairs of turns (default: 2)")
 
 
 def _add_binds(parser: argparse.ArgumentParser) -> None:

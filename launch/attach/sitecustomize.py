@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _ATTACHED = "CROSSRANK_ATTACHED"  # names the rank that has attached: its own children must not pose as it
+# What `crossrank overhead` asks for: a folder for the step times, when to stop, and whether to leave the monitor out.
+_TIMES, _LIMIT = "CROSSRANK_STEP_TIMES", "CROSSRANK_STEP_LIMIT"
+_UNMONITORED = "CROSSRANK_UNMONITORED"
 _LAUNCHER = "msrun"  # imports mindspore as well, and trains nothing
 
 
@@ -56,7 +59,15 @@ class _AttachingLoader(Loader):
         try:
             from rankside.training.attach import attach
 
-            attach()
+            folder = os.environ.get(_TIMES)
+            monitored = os.environ.get(_UNMONITORED) != "1"
+            if monitored:
+                attach()
+            if folder:
+                from rankside.training.step_timer import attach_timer
+
+                limit_steps = int(os.environ[_LIMIT])
+                attach_timer(folder, rank=_rank(), limit_steps=limit_steps, monitored=monitored)
             os.environ[_ATTACHED] = _rank()
         except Exception as error:  # the training must run, whatever is wrong with us
             print(

@@ -61,6 +61,8 @@ _WRONG = {
         "cannot listen at",
     ),
     "port that does not exist": (["run", "--insecure", "--port", "65536", *_SEVERAL_NODES], "--port"),
+    "overhead of hardly a step": (["overhead", "--steps", "20", *_TRUE], "--steps"),
+    "overhead in no turn": (["overhead", "--repeat", "0", *_TRUE], "--repeat"),
     "unknown option": (["run", "--colour", *_TRUE], "--colour"),
     "abbreviated option": (["run", "--log", "x", *_TRUE], "--log"),
     "unknown command": (["walk"], "walk"),
@@ -112,7 +114,9 @@ def test_a_taken_port_is_wrong_usage_and_creates_nothing(workshop: Workshop) -> 
     assert workshop.tree() == before
 
 
-@pytest.mark.parametrize("command", ["run", "demo", "tensorboard", "serve"])
+@pytest.mark.parametrize(
+    "command", ["run", "demo", "tensorboard", "merge", "serve", "relay", "keygen", "overhead"]
+)
 def test_help_of_every_command_names_its_exit_codes(workshop: Workshop, command: str) -> None:
     done = workshop.run(command, "--help")
     assert done.returncode == 0
