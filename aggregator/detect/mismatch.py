@@ -208,6 +208,7 @@ class MismatchDetector:
                 findings.append(_finding(fault, step, CLOSED))
             elif not fault.chronic and step - fault.first_step >= self._settings.chronic_steps:
                 fault.chronic = True
+                fault.message += f"; still so after {step - fault.first_step} steps"
                 findings.append(_finding(fault, step, UPDATE))
         return findings
 

@@ -133,6 +133,8 @@ class NonfiniteDetector:
             message += "; the other ranks are finite"
         if fault.spread_step is not None:
             message += f"; from step {fault.spread_step} on it has spread to all ranks"
+        if fault.chronic and status == UPDATE:
+            message += f"; still so after {step - fault.first_step} steps"
         if status == CLOSED:
             message += f"; over since step {fault.last_step + 1}"
         return Finding(

@@ -227,6 +227,7 @@ class OutlierDetector:
                 findings.append(self._finding(fault, matrix.step, CLOSED))
             elif not fault.chronic and matrix.step - fault.first_step >= self._settings.chronic_steps:
                 fault.chronic = True
+                fault.message += f"; still so after {matrix.step - fault.first_step} steps"
                 findings.append(self._finding(fault, matrix.step, UPDATE))
         return findings
 

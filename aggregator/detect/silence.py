@@ -110,8 +110,9 @@ def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | No
     what = "gone" if signs.lost[first] else "no sign of life"
     message = (
         f"{name_ranks(ranks)}: {what} without a goodbye; rank {first} was last heard "
-        f"{signs.silent_seconds[first]:.0f} s ago, {signs.phase[first]} after step {step}; {alive} ranks are alive and will wait for it: look for its "
-        "process, its exit code and its log, and for the kernel's out-of-memory killer (dmesg)"
+        f"{signs.silent_seconds[first]:.0f} s ago, {signs.phase[first]} after step {step}; {alive} ranks are alive and "
+        "will wait for it: look for its process, its exit code and its log, and for the kernel's out-of-memory killer "
+        "(dmesg)"
     )
     return _finding(
         "silent",
