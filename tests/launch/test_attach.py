@@ -145,7 +145,9 @@ def test_an_unchanged_script_under_msrun_is_recorded(workshop: Workshop) -> None
 def test_a_monitor_of_the_script_is_the_one_that_records(workshop: Workshop) -> None:
     """It records every second step, which the attached one would not."""
     script = _TRAINING.format(imports="from rankside import RankMonitor", callbacks="[RankMonitor(every=2)]")
-    assert _loss_steps(_train(workshop, script)) == [2, 4, 6]
+    steps = _loss_steps(_train(workshop, script))
+    assert {2, 4, 6} <= set(steps)
+    assert {3, 5}.isdisjoint(steps)
 
 
 @pytest.mark.real
