@@ -130,13 +130,19 @@ class Members:
     def lose_silent(self, *, now: float, host: str, runs: Callable[[int], bool]) -> list[Member]:
         """Mark and return those that are gone without a goodbye.
 
-        host: this machine's name; `runs` tells whether a process of it still runs.
+        host: this machine's name; `runs` tells whether a process of it still runs. Where one process of this
+        machine has ended, all are looked up: msrun ends the others within a second, and who was heard last says
+        nothing about who died first.
         """
-        lost = [
-            member
-            for member in self
-            if member.presence is Presence.LIVE and self._gone(member, now, host, runs)
-        ]
+        live = [member for member in self if member.presence is Presence.LIVE]
+        lost = [member for member in live if self._gone(member, now, host, runs)]
+        if any(member.hello.host == host for member in lost):
+            gone = {member.hello.rank for member in lost}
+            lost = [
+                member
+                for member in live
+                if member.hello.rank in gone or (member.hello.host == host and not runs(member.hello.pid))
+            ]
         for member in lost:
             member.presence = Presence.LOST
         return lost

@@ -1,0 +1,38 @@
+"""Who is given up, and when: on a clock and with processes that only the test knows."""
+
+from __future__ import annotations
+
+from aggregator.live.members import Members, Patience
+from rankside import wire
+
+
+def members_heard_at(*times: float, hosts: tuple[str, ...] = ()) -> Members:
+    members = Members(Patience(suspect_seconds=3.0, lost_seconds=15.0))
+    for rank, heard in enumerate(times):
+        host = hosts[rank] if hosts else "here"
+        members.enter(wire.Hello("run", rank, 1, len(times), host, 100 + rank, {}), b"", now=heard)
+    return members
+
+
+def lost(members: Members, *, now: float, ended: set[int]) -> list[int]:
+    """ended: the ranks whose process has ended."""
+    found = members.lose_silent(now=now, host="here", runs=lambda pid: pid - 100 not in ended)
+    return [member.hello.rank for member in found]
+
+
+def test_a_rank_of_this_machine_is_given_up_when_it_is_silent_and_its_process_has_ended() -> None:
+    assert lost(members_heard_at(0, 3), now=4, ended={0}) == [0]
+
+
+def test_a_silent_rank_whose_process_runs_is_not_given_up() -> None:
+    assert lost(members_heard_at(0, 3), now=60, ended=set()) == []
+
+
+def test_processes_that_have_ended_are_given_up_together_whenever_they_were_last_heard() -> None:
+    assert lost(members_heard_at(0.3, 1.5, 0.9), now=3.5, ended={0, 1}) == [0, 1]
+
+
+def test_a_rank_elsewhere_is_given_up_after_long_silence_only() -> None:
+    members = members_heard_at(0, 10, hosts=("there", "there"))
+    assert lost(members, now=14, ended={0, 1}) == []
+    assert lost(members, now=16, ended={0, 1}) == [0]
