@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rankside.messages import Advice, Place
     from rankside.schedule import Schedule
-    from rankside.wire import Advice, Place
 
 
 STACKS_PATTERN = "stacks-*.txt"  # files in the rank's folder

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rankside import embedded, keys, wire
+from rankside import embedded, keys, messages
 from rankside.adviser import Adviser
 from rankside.errors import CrossrankError
 from rankside.eventfile import EventFileWriter
@@ -181,7 +181,7 @@ class Shipper(threading.Thread):
 
     def _connect(self, endpoint: str, run: str, incarnation: int) -> None:
         config = self._config
-        hello = wire.Hello(
+        hello = messages.Hello(
             run=run,
             rank=config.rank,
             incarnation=incarnation,
@@ -246,8 +246,8 @@ class Shipper(threading.Thread):
 
     def _take_values(self, entry: Values) -> None:
         step = operator.index(entry.step)  # an integer of any kind, such as numpy's
-        if not 0 <= step <= wire.STEP_LIMIT:
-            raise ValueError(f"step {step} is not from 0 to {wire.STEP_LIMIT}")
+        if not 0 <= step <= messages.STEP_LIMIT:
+            raise ValueError(f"step {step} is not from 0 to {messages.STEP_LIMIT}")
         values = self._resolve(entry)
         if entry.alone:
             self._deliver([self._gatherer.single(step, values, entry.wall_time)] if values else [])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankside import wire
+from rankside import messages, wire
 from rankside.errors import WireError
 from rankside.outbox import Outbox
 from rankside.transport import Link
@@ -36,7 +36,7 @@ class Uplink:
     def __init__(
         self,
         endpoint: str,
-        hello: wire.Hello,
+        hello: messages.Hello,
         tags: Sequence[Tag],
         *,
         buffer_bytes: int,
@@ -57,7 +57,7 @@ class Uplink:
         self.refusal = ""
         self.entries_dropped = 0
         self.events_unwritten = 0
-        self.advice: wire.Advice | None = None
+        self.advice: messages.Advice | None = None
 
     @property
     def dropped(self) -> int:
@@ -84,7 +84,7 @@ class Uplink:
             return
         row = np.array([[self._hello.rank, self._hello.incarnation, self._outbox.next_sequence]], np.int64)
         columns = report.columns[:, np.newaxis, :]
-        block = wire.Block(report.step, row, np.array([report.wall_time]), report.tag_ids, columns)
+        block = messages.Block(report.step, row, np.array([report.wall_time]), report.tag_ids, columns)
         self._outbox.append(wire.encode(block))
 
     def pump(self, *, now: float, step: int, phase: str, phase_seconds: float, wait_seconds: float) -> None:
@@ -103,7 +103,7 @@ class Uplink:
         """Send a sign of life, which the aggregator answers with what it has."""
         rank, incarnation = self._hello.rank, self._hello.incarnation
         outbox = self._outbox
-        beat = wire.Beat(
+        beat = messages.Beat(
             rank,
             incarnation,
             outbox.oldest,
@@ -115,13 +115,13 @@ class Uplink:
             self.events_unwritten,
         )
         if self._introduced:
-            self._link.send(wire.encode(wire.Heartbeat((beat,))))
+            self._link.send(wire.encode(messages.Heartbeat((beat,))))
         self._unanswered += 1  # also where there is no room for it, because nobody takes what was sent before
         self._next_beat = now + self._heartbeat_seconds
 
     def say_goodbye(self, reason: str) -> None:
         """Tell the aggregator that this rank leaves."""
-        goodbye = wire.Goodbye(
+        goodbye = messages.Goodbye(
             self._hello.rank, self._hello.incarnation, self._outbox.next_sequence - 1, reason
         )
         self._link.send(wire.encode(goodbye))
@@ -135,7 +135,7 @@ class Uplink:
             self._introduced = self._link.send(wire.encode(self._hello))
         while self._introduced:
             if self._tags_sent < len(self._tags):
-                news = wire.Tags(self._tags_sent, tuple(self._tags[self._tags_sent :]))
+                news = messages.Tags(self._tags_sent, tuple(self._tags[self._tags_sent :]))
                 if not self._link.send(wire.encode(news)):
                     return
                 self._tags_sent = len(self._tags)
@@ -151,22 +151,22 @@ class Uplink:
             _LOGGER.warning("rank %d: the aggregator sent nonsense, ignored: %s", self._hello.rank, error)
             return
         self._unanswered = 0
-        if isinstance(message, wire.Pulse):
+        if isinstance(message, messages.Pulse):
             for rank, incarnation, asked, received, stored in message.rows.tolist():
                 if (rank, incarnation) == (self._hello.rank, self._hello.incarnation):
                     self._received = received
                     self._outbox.acknowledge(stored)
                     if received < asked:
                         self._outbox.resend_after(received)
-        elif isinstance(message, wire.Unknown):
+        elif isinstance(message, messages.Unknown):
             self._introduced = False
             self._tags_sent = 0
             self._received = -1
             self._outbox.resend_after(0)
-        elif isinstance(message, wire.Advice):
+        elif isinstance(message, messages.Advice):
             self.advice = message
-        elif isinstance(message, wire.Refused):
-            if message.rank not in (wire.NOBODY, self._hello.rank):
+        elif isinstance(message, messages.Refused):
+            if message.rank not in (messages.NOBODY, self._hello.rank):
                 return
             self.refusal = message.reason
             _LOGGER.warning(

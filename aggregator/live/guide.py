@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rankside import wire
+from rankside import messages
 
 if TYPE_CHECKING:
     from aggregator.detect.finding import Finding
@@ -30,7 +30,7 @@ class Guide:
         self._stacks = 0
         self._stop = ""
         self._step = 0
-        self._places: tuple[wire.Place, ...] = ()
+        self._places: tuple[messages.Place, ...] = ()
 
     def write(self, closed: ClosedStep) -> None:
         """Take note of a closed step."""
@@ -50,11 +50,11 @@ class Guide:
         if self._stop_on_nonfinite and finding.kind == "nonfinite" and finding.tag == "loss":
             self._stop = self._stop or finding.message
 
-    def advise(self, rank: int, incarnation: int) -> wire.Advice:
+    def advise(self, rank: int, incarnation: int) -> messages.Advice:
         """Return what this rank should know now."""
         places = self._places if rank in _LISTENERS else ()
         step = self._step if places else 0
-        return wire.Advice(rank, incarnation, self._dense_until, self._stacks, self._stop, step, places)
+        return messages.Advice(rank, incarnation, self._dense_until, self._stacks, self._stop, step, places)
 
     def flush(self) -> None:
         """Do nothing: there is no file."""
@@ -63,8 +63,8 @@ class Guide:
         """Do nothing: there is no file."""
 
 
-def _place(name: str, merged: MergedStep, index: int) -> wire.Place:
-    return wire.Place(
+def _place(name: str, merged: MergedStep, index: int) -> messages.Place:
+    return messages.Place(
         name,
         float(merged.mean[index]),
         float(merged.minimum[index]),

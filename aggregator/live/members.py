@@ -11,13 +11,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from aggregator.ledger import Ledger
-from rankside import wire
+from rankside import messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from aggregator.align import Report
-    from rankside.wire import Advice, Beat, Goodbye, Hello
+    from rankside.messages import Advice, Beat, Goodbye, Hello
 
 
 class Patience(NamedTuple):
@@ -83,7 +83,7 @@ class Member:
 
     def take_goodbye(self, goodbye: Goodbye) -> list[tuple[int, Report]]:
         """Take note that the rank leaves; blocks of it that have not come are lost. Returns what waited for them."""
-        self.presence = Presence.LOST if goodbye.reason == wire.GONE else Presence.LEFT
+        self.presence = Presence.LOST if goodbye.reason == messages.GONE else Presence.LEFT
         self.reason = goodbye.reason
         return self.ledger.forget_before(goodbye.sequence + 1)
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from aggregator.live.session import OutOfStepError, Session, Sessions, Strangers
 from aggregator.tag_table import TagTable
-from rankside import wire
+from rankside import messages, wire
 from rankside.errors import WireError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _TAGS_AT_ONCE = 1000  # so that a table of any size fits into messages
 class _Rank(NamedTuple):
     """A rank behind this relay, and the connection it came on."""
 
-    hello: wire.Hello
+    hello: messages.Hello
     identity: bytes
 
 
@@ -50,11 +50,11 @@ class _Gathered:
         self.since = now
         self.rows = 0
         self.bytes = 0
-        self.parts: list[wire.Block] = []
+        self.parts: list[messages.Block] = []
 
-    def block(self) -> wire.Block:
+    def block(self) -> messages.Block:
         """Return all rows as one block."""
-        return wire.Block(
+        return messages.Block(
             self.parts[0].step,
             np.concatenate([part.rows for part in self.parts]),
             np.concatenate([part.wall_times for part in self.parts]),
@@ -90,17 +90,17 @@ class Relay:
         self._strangers = Strangers()
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._gathered: dict[tuple[int, int], _Gathered] = {}
-        self._beats: dict[int, wire.Beat] = {}
+        self._beats: dict[int, messages.Beat] = {}
         self._next_beat = 0.0
 
     @property
-    def hellos(self) -> list[wire.Hello]:
+    def hellos(self) -> list[messages.Hello]:
         """The ranks that are behind this relay now."""
         return [rank.hello for rank in self._ranks.values()]
 
     def join(self) -> None:
         """Ask the root which run this is."""
-        self._up(wire.Join())
+        self._up(messages.Join())
 
     def take_down(self, identity: bytes, payload: bytes, *, now: float) -> None:
         """Take what came from a rank or from a relay below."""
@@ -108,11 +108,11 @@ class Relay:
             self._dispatch(identity, wire.decode(payload), now)
         except OutOfStepError:
             self._forget(identity)
-            self._down(identity, wire.Unknown())
+            self._down(identity, messages.Unknown())
         except WireError as error:
             _LOGGER.warning("refused a peer: %s", error)
             self._forget(identity)
-            self._down(identity, wire.Refused(wire.NOBODY, 0, str(error)[:1000]))
+            self._down(identity, messages.Refused(messages.NOBODY, 0, str(error)[:1000]))
 
     def take_up(self, payload: bytes) -> None:
         """Take what came from the root."""
@@ -121,15 +121,15 @@ class Relay:
         except WireError as error:
             _LOGGER.warning("the root sent nonsense, ignored: %s", error)
             return
-        if isinstance(message, wire.Welcome):
+        if isinstance(message, messages.Welcome):
             self.run = message.run
             self.joined = True
             self._begin_again()
-        elif isinstance(message, wire.Unknown):
+        elif isinstance(message, messages.Unknown):
             self.joined = False
-        elif isinstance(message, wire.Pulse):
+        elif isinstance(message, messages.Pulse):
             self._hand_down_pulse(message)
-        elif isinstance(message, (wire.Refused, wire.Advice)):
+        elif isinstance(message, (messages.Refused, messages.Advice)):
             self._hand_down(message)
 
     def pump(self, *, now: float) -> None:
@@ -147,70 +147,70 @@ class Relay:
             self.flush(until=max(due)[0])
         if self._beats and now >= self._next_beat:
             self.flush()
-            self._up(wire.Heartbeat(tuple(self._beats.values())))
+            self._up(messages.Heartbeat(tuple(self._beats.values())))
             self._beats.clear()
             self._next_beat = now + _BEAT_SECONDS
 
-    def flush(self, *, until: int = wire.STEP_LIMIT) -> None:
+    def flush(self, *, until: int = messages.STEP_LIMIT) -> None:
         """Send up the rows that wait for others, of this step and all earlier ones, in the order of steps."""
         for key in sorted(self._gathered):
             if key[0] <= until:
                 self._forward(key)
 
-    def lose(self, hello: wire.Hello) -> None:
+    def lose(self, hello: messages.Hello) -> None:
         """Say that a rank's process has ended without a goodbye."""
-        self._leave(wire.Goodbye(hello.rank, hello.incarnation, 0, wire.GONE))
+        self._leave(messages.Goodbye(hello.rank, hello.incarnation, 0, messages.GONE))
 
-    def _dispatch(self, identity: bytes, message: wire.Message, now: float) -> None:
-        if isinstance(message, wire.Join):
+    def _dispatch(self, identity: bytes, message: messages.Message, now: float) -> None:
+        if isinstance(message, messages.Join):
             self._sessions.open(identity)
             if self.run:
-                self._down(identity, wire.Welcome(self.run))
+                self._down(identity, messages.Welcome(self.run))
             return
-        if isinstance(message, wire.Hello):
+        if isinstance(message, messages.Hello):
             self._introduce(identity, message)
             return
         session = self._sessions.get(identity)
         if session is None:
             if self._strangers.ask(identity, message):
-                self._down(identity, wire.Unknown())
-        elif isinstance(message, wire.Block):
+                self._down(identity, messages.Unknown())
+        elif isinstance(message, messages.Block):
             self._gather(session, message, now)
-        elif isinstance(message, wire.Tags):
+        elif isinstance(message, messages.Tags):
             session.extend(message.first, message.tags)
-        elif isinstance(message, wire.Heartbeat):
+        elif isinstance(message, messages.Heartbeat):
             self._take_beats(identity, session, message)
-        elif isinstance(message, wire.Goodbye):
+        elif isinstance(message, messages.Goodbye):
             self._take_goodbye(session, message)
         else:
             raise WireError(f"a rank does not send {type(message).__name__}")
 
-    def _introduce(self, identity: bytes, hello: wire.Hello) -> None:
+    def _introduce(self, identity: bytes, hello: messages.Hello) -> None:
         self._sessions.introduce(identity, hello.rank, hello.incarnation)
         self._ranks[hello.rank, hello.incarnation] = _Rank(hello, identity)
         if self.run:
             self._up(hello._replace(run=self.run))
 
-    def _take_beats(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat) -> None:
+    def _take_beats(self, identity: bytes, session: Session, heartbeat: messages.Heartbeat) -> None:
         known = [beat for beat in heartbeat.beats if (beat.rank, beat.incarnation) in session.ranks]
         self._beats.update((beat.rank, beat) for beat in known)
         if len(known) < len(heartbeat.beats):
             self.foreign += len(heartbeat.beats) - len(known)
-            self._down(identity, wire.Unknown())  # their hello got lost on the way
+            self._down(identity, messages.Unknown())  # their hello got lost on the way
 
-    def _take_goodbye(self, session: Session, goodbye: wire.Goodbye) -> None:
+    def _take_goodbye(self, session: Session, goodbye: messages.Goodbye) -> None:
         if (goodbye.rank, goodbye.incarnation) not in session.ranks:
             self.foreign += 1
             return
         self._leave(goodbye)
 
-    def _leave(self, goodbye: wire.Goodbye) -> None:
+    def _leave(self, goodbye: messages.Goodbye) -> None:
         self.flush()
         self._up(goodbye)
         self._ranks.pop((goodbye.rank, goodbye.incarnation), None)
         self._beats.pop(goodbye.rank, None)
 
-    def _gather(self, session: Session, block: wire.Block, now: float) -> None:
+    def _gather(self, session: Session, block: messages.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
         if order is not None:
             block = block._replace(columns=block.columns[:, :, order])
@@ -236,7 +236,7 @@ class Relay:
         block = self._gathered.pop(key).block()
         while self._tags_sent < len(self._table.tags):
             news = tuple(self._table.tags[self._tags_sent : self._tags_sent + _TAGS_AT_ONCE])
-            if not self._up(wire.Tags(self._tags_sent, news)):
+            if not self._up(messages.Tags(self._tags_sent, news)):
                 return
             self._tags_sent += len(news)
         self.forwarded += self._up(block)
@@ -250,32 +250,32 @@ class Relay:
         for identity in self._sessions:
             self._sessions.forget(identity)
             self._strangers.forget(identity)
-            self._down(identity, wire.Unknown())
+            self._down(identity, messages.Unknown())
 
-    def _hand_down_pulse(self, pulse: wire.Pulse) -> None:
+    def _hand_down_pulse(self, pulse: messages.Pulse) -> None:
         by_identity: dict[bytes, list[int]] = {}
         for i, (rank, incarnation) in enumerate(pulse.rows[:, :2].tolist()):
             known = self._ranks.get((rank, incarnation))
             if known is not None:
                 by_identity.setdefault(known.identity, []).append(i)
         for identity, rows in by_identity.items():
-            self._down(identity, wire.Pulse(pulse.rows[rows]))
+            self._down(identity, messages.Pulse(pulse.rows[rows]))
 
-    def _hand_down(self, message: wire.Refused | wire.Advice) -> None:
+    def _hand_down(self, message: messages.Refused | messages.Advice) -> None:
         known = self._ranks.get((message.rank, message.incarnation))
         if known is not None:
             self._down(known.identity, message)
-        elif isinstance(message, wire.Refused) and message.rank == wire.NOBODY:
+        elif isinstance(message, messages.Refused) and message.rank == messages.NOBODY:
             self.refusal = message.reason
 
     def _forget(self, identity: bytes) -> None:
         self._sessions.forget(identity)
         self._ranks = {key: rank for key, rank in self._ranks.items() if rank.identity != identity}
 
-    def _up(self, message: wire.Message) -> bool:
+    def _up(self, message: messages.Message) -> bool:
         sent = self._send_up(wire.encode(message))
         self.unsent += not sent
         return sent
 
-    def _down(self, identity: bytes, message: wire.Message) -> None:
+    def _down(self, identity: bytes, message: messages.Message) -> None:
         self._send_down(identity, wire.encode(message))

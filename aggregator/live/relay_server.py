@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from aggregator.live.lifeline import Lifeline
     from aggregator.live.relay import Relay
+    from rankside.messages import Hello
     from rankside.transport import Hub, Link
-    from rankside.wire import Hello
 
 _WAIT_SECONDS = 0.02
 _BATCH = 2000

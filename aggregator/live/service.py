@@ -14,7 +14,7 @@ import numpy as np
 from aggregator.align import Admission, Report
 from aggregator.live.members import Member, Members, Patience, Presence
 from aggregator.live.session import OutOfStepError, Session, Sessions, Strangers
-from rankside import wire
+from rankside import messages, wire
 from rankside.errors import WireError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Service:
         send: Callable[[bytes, bytes], None],
         stored: Mapping[int, StoredRank] | None = None,
         patience: Patience = Patience(),  # noqa: B008 (it is immutable)
-        advise: Callable[[int, int], wire.Advice] | None = None,
+        advise: Callable[[int, int], messages.Advice] | None = None,
         place: Callable[[int, Mapping[str, int]], None] | None = None,
     ) -> None:
         self.members = Members(patience)
@@ -119,26 +119,26 @@ class Service:
         known = {m.hello.rank: StoredRank(m.hello.incarnation, m.ledger.stored) for m in self.members}
         return {**self._stored, **known}
 
-    def _dispatch(self, identity: bytes, message: wire.Message, now: float) -> None:
-        if isinstance(message, wire.Hello):
+    def _dispatch(self, identity: bytes, message: messages.Message, now: float) -> None:
+        if isinstance(message, messages.Hello):
             self._welcome(identity, message, now)
             return
-        if isinstance(message, wire.Join):
+        if isinstance(message, messages.Join):
             self._sessions.open(identity)
-            self._send(identity, wire.encode(wire.Welcome(self._run)))
+            self._send(identity, wire.encode(messages.Welcome(self._run)))
             return
         session = self._sessions.get(identity)
         if session is None:
             if self._strangers.ask(identity, message):
                 self.counters["strangers"] += 1
-                self._send(identity, wire.encode(wire.Unknown()))
-        elif isinstance(message, wire.Block):
+                self._send(identity, wire.encode(messages.Unknown()))
+        elif isinstance(message, messages.Block):
             self._take_block(session, message, now)
-        elif isinstance(message, wire.Tags):
+        elif isinstance(message, messages.Tags):
             session.extend(message.first, message.tags)
-        elif isinstance(message, wire.Heartbeat):
+        elif isinstance(message, messages.Heartbeat):
             self._answer(identity, session, message, now)
-        elif isinstance(message, wire.Goodbye):
+        elif isinstance(message, messages.Goodbye):
             self._take_goodbye(session, message, now)
         else:
             raise WireError(f"a rank does not send {type(message).__name__}")
@@ -147,9 +147,9 @@ class Service:
         if self._sessions.restart(identity) > _RESTARTS:
             self._refuse(identity, "it sends blocks without their tag table, again and again")
         else:
-            self._send(identity, wire.encode(wire.Unknown()))
+            self._send(identity, wire.encode(messages.Unknown()))
 
-    def _welcome(self, identity: bytes, hello: wire.Hello, now: float) -> None:
+    def _welcome(self, identity: bytes, hello: messages.Hello, now: float) -> None:
         if hello.run != self._run:
             reason = f"this aggregator serves run {self._run}, not {hello.run}"
             self._say_refused(identity, hello.rank, hello.incarnation, reason)
@@ -173,7 +173,7 @@ class Service:
             self._place(hello.rank, hello.coordinates)
         self._sessions.introduce(identity, hello.rank, hello.incarnation)
 
-    def _take_block(self, session: Session, block: wire.Block, now: float) -> None:
+    def _take_block(self, session: Session, block: messages.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
         columns = block.columns if order is None else block.columns[:, :, order]
         wall_times = block.wall_times.tolist()
@@ -195,7 +195,7 @@ class Service:
             else:
                 member.ledger.await_step(sequence, -1)
 
-    def _answer(self, identity: bytes, session: Session, heartbeat: wire.Heartbeat, now: float) -> None:
+    def _answer(self, identity: bytes, session: Session, heartbeat: messages.Heartbeat, now: float) -> None:
         rows = []
         strange = False
         for beat in heartbeat.beats:
@@ -206,21 +206,21 @@ class Service:
                 self._add(member, member.take_beat(beat, now), now)
                 received = member.ledger.received
                 rows.append((beat.rank, beat.incarnation, beat.sequence, received, member.acknowledged))
-        self._send(identity, wire.encode(wire.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
+        self._send(identity, wire.encode(messages.Pulse(np.array(rows, np.int64).reshape(-1, 5))))
         if strange:
-            self._send(identity, wire.encode(wire.Unknown()))
+            self._send(identity, wire.encode(messages.Unknown()))
         if self._advise is not None:
             for rank, incarnation, *_ in rows:
                 self._send_advice(identity, self._advise(rank, incarnation))
 
-    def _send_advice(self, identity: bytes, advice: wire.Advice) -> None:
+    def _send_advice(self, identity: bytes, advice: messages.Advice) -> None:
         """Send advice where it says something new."""
         member = self.members.get(advice.rank, advice.incarnation)
         if member is not None and advice != member.advice:
             member.advice = advice
             self._send(identity, wire.encode(advice))
 
-    def _take_goodbye(self, session: Session, goodbye: wire.Goodbye, now: float) -> None:
+    def _take_goodbye(self, session: Session, goodbye: messages.Goodbye, now: float) -> None:
         member = self._member(session, goodbye.rank, goodbye.incarnation, now)
         if member is not None:
             self._add(member, member.take_goodbye(goodbye), now)
@@ -241,11 +241,11 @@ class Service:
     def _refuse(self, identity: bytes, reason: str) -> None:
         """Refuse a connection altogether."""
         self._sessions.forget(identity)
-        self._say_refused(identity, wire.NOBODY, 0, reason)
+        self._say_refused(identity, messages.NOBODY, 0, reason)
 
     def _say_refused(self, identity: bytes, rank: int, incarnation: int, reason: str) -> None:
         self.counters["refused"] += 1
         if self.counters["refused"] <= _REFUSALS_LOGGED:
-            who = "a peer" if rank == wire.NOBODY else f"rank {rank}"
+            who = "a peer" if rank == messages.NOBODY else f"rank {rank}"
             _LOGGER.warning("refused %s: %s", who, reason)
-        self._send(identity, wire.encode(wire.Refused(rank, incarnation, reason[:1000])))
+        self._send(identity, wire.encode(messages.Refused(rank, incarnation, reason[:1000])))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rankside.errors import WireError
-from rankside.wire import TAG_LIMIT, Heartbeat
+from rankside.messages import TAG_LIMIT, Heartbeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggregator.tag_table import TagTable
+    from rankside.messages import Message
     from rankside.tags import Tag
-    from rankside.wire import Message
 
     Int64Array = npt.NDArray[np.int64]
 

@@ -20,7 +20,7 @@ import numpy as np
 import zmq
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from rankside import window, wire
+from rankside import messages, window, wire
 from rankside.tags import Tag
 
 _AHEAD = 3  # steps that are sent before the aggregator has answered for an earlier one
@@ -151,20 +151,20 @@ class _Fleet:
             self._await(lambda step=step: self._received[0] >= step - _AHEAD)
         self._arrive(self._way.steps)
         for group, rank in self._members():
-            self._send(group, wire.encode(wire.Goodbye(rank, 1, self._way.steps, "")))
+            self._send(group, wire.encode(messages.Goodbye(rank, 1, self._way.steps, "")))
         return began
 
     def _introduce(self):
         if self._way.relays:
             for group in range(len(self._groups)):
-                self._send(group, wire.encode(wire.Join()))
+                self._send(group, wire.encode(messages.Join()))
             self._await(lambda: self._welcome == len(self._groups))
         for group, rank in self._members():
             run_name = f"{self._way.ranks}-{self._way.relays}"
-            hello = wire.Hello(run_name, rank, 1, self._way.ranks, "elsewhere", 1, {})
+            hello = messages.Hello(run_name, rank, 1, self._way.ranks, "elsewhere", 1, {})
             self._send(group, wire.encode(hello))
         for group in range(len(self._groups)):
-            self._send(group, wire.encode(wire.Tags(0, TAGS)))
+            self._send(group, wire.encode(messages.Tags(0, TAGS)))
         self._arrive(0)
 
     def _members(self):
@@ -187,10 +187,10 @@ class _Fleet:
                     self._take(int(name), wire.decode(payload))
 
     def _take(self, group, message):
-        assert not isinstance(message, (wire.Refused, wire.Unknown)), message
-        if isinstance(message, wire.Pulse):
+        assert not isinstance(message, (messages.Refused, messages.Unknown)), message
+        if isinstance(message, messages.Pulse):
             self._received[group] = message.rows[:, 3].min()
-        self._welcome += isinstance(message, wire.Welcome)
+        self._welcome += isinstance(message, messages.Welcome)
 
     def _send(self, group, payload):
         self._socket.send_multipart([_name(group), payload])
@@ -203,7 +203,7 @@ class _Fleet:
     def _heartbeat(self, group, sequence):
         ranks = self._groups[group].tolist()
         return wire.encode(
-            wire.Heartbeat(tuple(wire.Beat(rank, 1, 1, sequence, sequence, "step", 0.1) for rank in ranks))
+            messages.Heartbeat(tuple(messages.Beat(rank, 1, 1, sequence, sequence, "step", 0.1) for rank in ranks))
         )
 
     def _blocks(self, step):
@@ -216,7 +216,7 @@ class _Fleet:
         ids = np.arange(len(TAGS))
         return [
             wire.encode(
-                wire.Block(step, rows[ranks], np.full(len(ranks), float(step)), ids, columns[:, ranks])
+                messages.Block(step, rows[ranks], np.full(len(ranks), float(step)), ids, columns[:, ranks])
             )
             for ranks in self._groups
         ]

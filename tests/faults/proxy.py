@@ -13,18 +13,18 @@ import time
 import zmq
 from plan import Cut, Message
 
-from rankside import wire
+from rankside import messages, wire
 
 _TICK_SECONDS = 0.02
 _OVERTAKERS = 3  # messages that pass one that is reordered
 _HOLD_SECONDS = 0.5  # how long one waits for them
 _KINDS = {
-    wire.Hello: "hello",
-    wire.Tags: "tags",
-    wire.Block: "block",
-    wire.Heartbeat: "heartbeat",
-    wire.Goodbye: "goodbye",
-    wire.Pulse: "pulse",
+    messages.Hello: "hello",
+    messages.Tags: "tags",
+    messages.Block: "block",
+    messages.Heartbeat: "heartbeat",
+    messages.Goodbye: "goodbye",
+    messages.Pulse: "pulse",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankside import wire
+from rankside import messages
 from rankside.gather import Gatherer
 from rankside.schedule import Schedule
 from rankside.uplink import Uplink
@@ -12,7 +12,7 @@ from rankside.uplink import Uplink
 
 def test_an_aggregator_that_takes_nothing_is_given_up_also_when_the_connection_is_full(socket_folder):
     gatherer = Gatherer(Schedule())
-    hello = wire.Hello("run", 0, 1, 1, "host", 1, {})
+    hello = messages.Hello("run", 0, 1, 1, "host", 1, {})
     uplink = Uplink(
         f"ipc://{socket_folder}/nobody", hello, gatherer.tags, buffer_bytes=1 << 20, heartbeat_seconds=1.0
     )

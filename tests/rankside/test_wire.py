@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rankside import wire
+from rankside import messages, wire
 from rankside.errors import WireError
 from rankside.tags import Tag, TagKind
 
-sequences = st.integers(0, wire.STEP_LIMIT)
-ranks = st.integers(0, wire.RANK_LIMIT - 1)
+sequences = st.integers(0, messages.STEP_LIMIT)
+ranks = st.integers(0, messages.RANK_LIMIT - 1)
 texts = st.text(max_size=100)
 names = st.text(st.characters(categories=["L", "N", "P"]), min_size=1, max_size=100)
 tags = st.builds(Tag, names, st.sampled_from(TagKind), st.text(max_size=16), texts)
@@ -22,15 +22,15 @@ tags = st.builds(Tag, names, st.sampled_from(TagKind), st.text(max_size=16), tex
 
 @st.composite
 def hellos(draw):
-    world_size = draw(st.integers(1, wire.RANK_LIMIT))
-    return wire.Hello(
+    world_size = draw(st.integers(1, messages.RANK_LIMIT))
+    return messages.Hello(
         draw(texts),
         draw(st.integers(0, world_size - 1)),
         draw(sequences),
         world_size,
         draw(texts),
         draw(sequences),
-        draw(st.dictionaries(st.text(max_size=8), st.integers(0, wire.RANK_LIMIT), max_size=16)),
+        draw(st.dictionaries(st.text(max_size=8), st.integers(0, messages.RANK_LIMIT), max_size=16)),
     )
 
 
@@ -41,7 +41,7 @@ def blocks(draw):
     columns = draw(arrays.arrays(np.float64, (7, n_rows, len(ids)), elements=finite))
     columns[:2] = draw(arrays.arrays(np.float64, (2, n_rows, len(ids)), elements=st.integers(0, 1 << 40)))
     columns[2:6][:, columns[0] == 0] = np.nan
-    return wire.Block(
+    return messages.Block(
         draw(sequences),
         np.array([[draw(ranks), draw(sequences), draw(sequences)] for _ in range(n_rows)], np.int64),
         draw(arrays.arrays(np.float64, n_rows, elements=finite)),
@@ -51,7 +51,7 @@ def blocks(draw):
 
 
 beats = st.builds(
-    wire.Beat,
+    messages.Beat,
     ranks,
     sequences,
     sequences,
@@ -62,15 +62,15 @@ beats = st.builds(
     sequences,
     sequences,
 )
-messages = st.one_of(
+any_message = st.one_of(
     hellos(),
-    st.builds(wire.Tags, st.integers(0, 1000), st.lists(tags, max_size=5).map(tuple)),
+    st.builds(messages.Tags, st.integers(0, 1000), st.lists(tags, max_size=5).map(tuple)),
     blocks(),
-    st.builds(wire.Heartbeat, st.lists(beats, max_size=4).map(tuple)),
-    st.builds(wire.Goodbye, ranks, sequences, sequences, texts),
-    st.builds(wire.Pulse, arrays.arrays(np.int64, st.tuples(st.integers(0, 4), st.just(5)))),
-    st.just(wire.Unknown()),
-    st.builds(wire.Refused, ranks, sequences, texts),
+    st.builds(messages.Heartbeat, st.lists(beats, max_size=4).map(tuple)),
+    st.builds(messages.Goodbye, ranks, sequences, sequences, texts),
+    st.builds(messages.Pulse, arrays.arrays(np.int64, st.tuples(st.integers(0, 4), st.just(5)))),
+    st.just(messages.Unknown()),
+    st.builds(messages.Refused, ranks, sequences, texts),
 )
 
 
@@ -81,7 +81,7 @@ def same(a, b):
     )
 
 
-@given(messages)
+@given(any_message)
 def test_what_one_end_encodes_the_other_decodes(message):
     assert same(wire.decode(wire.encode(message)), message)
 
@@ -164,7 +164,7 @@ HOSTILE = {
     "hello: negative rank": hello(rank=-1),
     "hello: rank is a float": hello(rank=0.0),
     "hello: world of nobody": hello(world_size=0),
-    "hello: huge world": hello(world_size=wire.RANK_LIMIT + 1),
+    "hello: huge world": hello(world_size=messages.RANK_LIMIT + 1),
     "hello: huge pid": hello(pid=1 << 63),
     "hello: long run name": hello(run="x" * 513),
     "hello: run is binary": hello(run=b"r"),
@@ -173,7 +173,7 @@ HOSTILE = {
     "hello: coordinate is text": hello(coordinates={"dp": "0"}),
     "hello: coordinate of binary name": hello(coordinates={b"dp": 0}),
     "tags: entries are a number": [1, 0, 5],
-    "tags: too many": [1, wire.TAG_LIMIT, [["a", "local", "", ""]]],
+    "tags: too many": [1, messages.TAG_LIMIT, [["a", "local", "", ""]]],
     "tags: negative index": [1, -1, []],
     "tags: entry is text": [1, 0, ["abcd"]],
     "tags: entry is short": tag("a", "local", ""),
@@ -188,15 +188,15 @@ HOSTILE = {
     "tags: long unit": tag("a", "local", "x" * 65, ""),
     "tags: long description": tag("a", "local", "", "x" * 4097),
     "block: negative step": block(step=-1),
-    "block: huge step": block(step=wire.STEP_LIMIT + 1),
+    "block: huge step": block(step=messages.STEP_LIMIT + 1),
     "block: step is NaN": block(step=float("nan")),
     "block: no row": block(rows=b"", wall_times=b"", columns=b""),
     "block: half a row": block(rows=b"\0" * 20),
     "block: rows are text": block(rows="x" * 24),
     "block: rows are an array": block(rows=[1, 5, 9]),
-    "block: too many rows": block(rows=bytes(24 * (wire.ROW_LIMIT + 1))),
+    "block: too many rows": block(rows=bytes(24 * (messages.ROW_LIMIT + 1))),
     "block: negative rank": block(rows=np.array([[-1, 5, 9]], "<i8").tobytes()),
-    "block: huge rank": block(rows=np.array([[wire.RANK_LIMIT, 5, 9]], "<i8").tobytes()),
+    "block: huge rank": block(rows=np.array([[messages.RANK_LIMIT, 5, 9]], "<i8").tobytes()),
     "block: negative sequence": block(rows=np.array([[1, 5, -9]], "<i8").tobytes()),
     "block: two wall times": block(wall_times=np.ones(2).tobytes()),
     "block: wall time is NaN": block(wall_times=np.full(1, np.nan).tobytes()),
@@ -215,7 +215,7 @@ HOSTILE = {
     "block: finite values without a mean": block(columns=columns(2, np.nan)),
     "block: infinite maximum of finite values": block(columns=columns(5, np.inf)),
     "heartbeat: entries are a map": [3, {}],
-    "heartbeat: too many": [3, [0] * (wire.ROW_LIMIT + 1)],
+    "heartbeat: too many": [3, [0] * (messages.ROW_LIMIT + 1)],
     "heartbeat: short": [3, [[1, 2]]],
     "heartbeat: NaN seconds": beat(seconds=float("nan")),
     "heartbeat: infinite seconds": beat(seconds=float("inf")),
@@ -258,7 +258,7 @@ def test_random_bytes_raise_nothing_but_a_wire_error(data):
 
 
 @settings(max_examples=150)
-@given(messages, st.randoms(use_true_random=False))
+@given(any_message, st.randoms(use_true_random=False))
 def test_a_damaged_message_is_refused_or_still_a_valid_message(message, chance):
     data = bytearray(wire.encode(message))
     for _ in range(chance.randint(1, 4)):

@@ -15,8 +15,8 @@ from aggregator.align import Aligner
 from aggregator.live.relay import Relay
 from aggregator.live.service import Service
 from aggregator.merge import merge
+from rankside import messages, window
 from rankside import uplink as uplink_module
-from rankside import window, wire
 from rankside.gather import Report
 from rankside.tags import Tag
 from rankside.uplink import Uplink
@@ -54,8 +54,8 @@ class Wire:
         return True
 
     def receive(self, *, wait_seconds=0.0):  # noqa: ARG002 (as a link has it)
-        messages, self.inbox = self.inbox, []
-        return messages
+        payloads, self.inbox = self.inbox, []
+        return payloads
 
     def close(self, *, linger_seconds=0.0):
         pass
@@ -81,7 +81,7 @@ class World:
 
     def _uplink(self, monkeypatch, rank):
         monkeypatch.setattr(uplink_module, "Link", lambda *_, **__: self.rank_wires[rank])
-        hello = wire.Hello("run", rank, INCARNATION, len(self.places), f"host{rank}", 1, {})
+        hello = messages.Hello("run", rank, INCARNATION, len(self.places), f"host{rank}", 1, {})
         return Uplink("", hello, _LAYOUTS[rank % 2], buffer_bytes=1 << 20, heartbeat_seconds=1.0)
 
     def _start_relay(self, i):
@@ -143,9 +143,9 @@ class World:
         """Move everything by one hop, up and then down; with a seed, lose and repeat messages."""
         chance = random.Random(seed)
 
-        def through(messages):
+        def through(payloads):
             fates = (1,) if seed is None else (0, 1, 1, 1, 1, 2)
-            return [payload for payload in messages for _ in range(chance.choice(fates))]
+            return [payload for payload in payloads for _ in range(chance.choice(fates))]
 
         self.now += 2.0
         for uplink in self.uplinks:
@@ -157,12 +157,12 @@ class World:
                 relay.take_up(payload)
             relay.pump(now=self.now)
         for each, parent in self.wires():
-            messages, each.up = each.up, []
-            for payload in through(messages):
+            payloads, each.up = each.up, []
+            for payload in through(payloads):
                 self.take(parent, each.identity, payload)
         for each, _ in self.wires():
-            messages, each.down = each.down, []
-            each.inbox += through(messages)
+            payloads, each.down = each.down, []
+            each.inbox += through(payloads)
 
     def store(self):
         """Bring what is closed to disk, and acknowledge it."""

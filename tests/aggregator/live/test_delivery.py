@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from aggregator.align import Aligner
 from aggregator.live.service import Service
+from rankside import messages, window
 from rankside import uplink as uplink_module
-from rankside import window, wire
 from rankside.gather import Report
 from rankside.tags import Tag
 from rankside.uplink import Uplink
@@ -48,7 +48,7 @@ class World:
     def __init__(self, monkeypatch, *, buffer_bytes):
         self.wires = Wires()
         monkeypatch.setattr(uplink_module, "Link", lambda *_, **__: self.wires)
-        hello = wire.Hello("run", 0, 7, 1, "host", 1, {})
+        hello = messages.Hello("run", 0, 7, 1, "host", 1, {})
         self.tags = [Tag("loss"), Tag("own")]
         self.uplink = Uplink("", hello, self.tags, buffer_bytes=buffer_bytes, heartbeat_seconds=1.0)
         self.now = 0.0

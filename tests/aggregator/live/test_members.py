@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from aggregator.live.members import Members, Patience
-from rankside import wire
+from rankside import messages
 
 
 def members_heard_at(*times: float, hosts: tuple[str, ...] = ()) -> Members:
     members = Members(Patience(suspect_seconds=3.0, lost_seconds=15.0))
     for rank, heard in enumerate(times):
         host = hosts[rank] if hosts else "here"
-        members.enter(wire.Hello("run", rank, 1, len(times), host, 100 + rank, {}), b"", now=heard)
+        members.enter(messages.Hello("run", rank, 1, len(times), host, 100 + rank, {}), b"", now=heard)
     return members
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from relay_world import INCARNATION, ROOT, World, values_of
 
 from aggregator.live.relay import Relay
-from rankside import window, wire
+from rankside import messages, window, wire
 from rankside.tags import Tag
 
 
@@ -136,8 +136,8 @@ class Stranger:
             down(node, identity, payload),
         )
 
-    def say(self, *messages):
-        for message in messages:
+    def say(self, *said):
+        for message in said:
             payload = message if isinstance(message, bytes) else wire.encode(message)
             self.world.take(1, b"stranger", payload)
 
@@ -150,13 +150,13 @@ def serves_on(world):
 
 
 def hello(rank, incarnation=INCARNATION, world_size=3):
-    return wire.Hello("run", rank, incarnation, world_size, "elsewhere", 1, {})
+    return messages.Hello("run", rank, incarnation, world_size, "elsewhere", 1, {})
 
 
 def block(rank, incarnation, sequence, ids=(0,)):
     columns = window.single(np.ones((1, len(ids))))
     row = np.array([[rank, incarnation, sequence]], np.int64)
-    return wire.Block(2, row, np.zeros(1), np.array(ids, np.int64), columns)
+    return messages.Block(2, row, np.zeros(1), np.array(ids, np.int64), columns)
 
 
 def test_a_refused_rank_behind_relays_hears_why_and_its_neighbours_are_served(chain):
@@ -164,28 +164,28 @@ def test_a_refused_rank_behind_relays_hears_why_and_its_neighbours_are_served(ch
     stranger.say(hello(0, INCARNATION - 1))
     for _ in range(4):
         chain.move()
-    refusals = [answer for answer in stranger.answers if isinstance(answer, wire.Refused)]
+    refusals = [answer for answer in stranger.answers if isinstance(answer, messages.Refused)]
     assert [(r.rank, r.incarnation) for r in refusals] == [(0, INCARNATION - 1)]
     assert "later start" in refusals[0].reason
     serves_on(chain)
 
 
-TAGS = wire.Tags(0, (Tag("loss"), Tag("own")))
+TAGS = messages.Tags(0, (Tag("loss"), Tag("own")))
 BAD_PEERS = {
     "garbage": [b"\x00\xff garbage"],
     "nothing": [b""],
     "unknown kind": [msgpack.packb([99])],
-    "a message that goes downward": [hello(0, 1), wire.Refused(0, INCARNATION, "go away")],
-    "a tag twice": [hello(0, 1), wire.Tags(0, (Tag("loss"), Tag("loss"))), block(0, 1, 1, ids=(0, 1))],
+    "a message that goes downward": [hello(0, 1), messages.Refused(0, INCARNATION, "go away")],
+    "a tag twice": [hello(0, 1), messages.Tags(0, (Tag("loss"), Tag("loss"))), block(0, 1, 1, ids=(0, 1))],
 }
 
 
-@pytest.mark.parametrize("messages", BAD_PEERS.values(), ids=BAD_PEERS.keys())
-def test_a_bad_peer_behind_relays_is_refused_and_its_neighbours_are_served(chain, messages):
+@pytest.mark.parametrize("said", BAD_PEERS.values(), ids=BAD_PEERS.keys())
+def test_a_bad_peer_behind_relays_is_refused_and_its_neighbours_are_served(chain, said):
     stranger = Stranger(chain)
-    stranger.say(*messages)
+    stranger.say(*said)
     chain.move()
-    assert any(isinstance(answer, wire.Refused) for answer in stranger.answers)
+    assert any(isinstance(answer, messages.Refused) for answer in stranger.answers)
     serves_on(chain)
 
 
@@ -193,28 +193,30 @@ def test_a_peer_that_names_tags_without_end_is_refused_and_its_neighbours_are_se
     stranger = Stranger(chain)
     stranger.say(hello(0, 1))
     for part in range(2):
-        names = (Tag(f"{part}/{i}") for i in range(wire.TAG_LIMIT // 2))
-        stranger.say(wire.Tags(part * wire.TAG_LIMIT // 2, tuple(names)))
-    assert isinstance(stranger.answers[-1], wire.Refused)
+        names = (Tag(f"{part}/{i}") for i in range(messages.TAG_LIMIT // 2))
+        stranger.say(messages.Tags(part * messages.TAG_LIMIT // 2, tuple(names)))
+    assert isinstance(stranger.answers[-1], messages.Refused)
     serves_on(chain)
 
 
 IMPOSTORS = {
     "blocks": [hello(0, 1), TAGS, block(0, INCARNATION, 2), block(1, INCARNATION, 2)],
-    "a heartbeat": [hello(0, 1), wire.Heartbeat((wire.Beat(0, INCARNATION, 99, 99, 99, "", 0.0),))],
-    "a goodbye": [hello(0, 1), wire.Goodbye(0, INCARNATION, 99, "")],
+    "a heartbeat": [hello(0, 1), messages.Heartbeat((messages.Beat(0, INCARNATION, 99, 99, 99, "", 0.0),))],
+    "a goodbye": [hello(0, 1), messages.Goodbye(0, INCARNATION, 99, "")],
 }
 
 
-@pytest.mark.parametrize("messages", IMPOSTORS.values(), ids=IMPOSTORS.keys())
-def test_who_speaks_for_its_neighbour_behind_a_relay_is_not_heard(chain, messages):
-    Stranger(chain).say(*messages)
+@pytest.mark.parametrize("said", IMPOSTORS.values(), ids=IMPOSTORS.keys())
+def test_who_speaks_for_its_neighbour_behind_a_relay_is_not_heard(chain, said):
+    Stranger(chain).say(*said)
     chain.move()
     serves_on(chain)
     assert chain.service.lost == 0
 
 
-@pytest.mark.parametrize("kind", [wire.Hello, wire.Tags, wire.Block, wire.Heartbeat, wire.Join])
+@pytest.mark.parametrize(
+    "kind", [messages.Hello, messages.Tags, messages.Block, messages.Heartbeat, messages.Join]
+)
 def test_one_message_of_any_kind_that_gets_lost_between_relay_and_root_is_made_good(monkeypatch, kind):
     world = World(monkeypatch, parents=[ROOT], places=[0, 0])
     send, lost = world.relay_wires[0].send, []
@@ -253,7 +255,7 @@ def open_relay(*ranks):
     relay = Relay(
         send_down=lambda *_: None, send_up=lambda payload: sent.append(wire.decode(payload)) or True
     )
-    relay.take_up(wire.encode(wire.Welcome("run")))
+    relay.take_up(wire.encode(messages.Welcome("run")))
     for rank in ranks:
         for message in (hello(rank), TAGS):
             relay.take_down(b"%d" % rank, wire.encode(message), now=0.0)
@@ -261,8 +263,8 @@ def open_relay(*ranks):
     return relay, sent
 
 
-def kinds(messages):
-    return [type(message) for message in messages]
+def kinds(said):
+    return [type(message) for message in said]
 
 
 def test_a_block_that_waits_for_other_ranks_goes_before_the_heartbeat_that_names_it():
@@ -271,10 +273,10 @@ def test_a_block_that_waits_for_other_ranks_goes_before_the_heartbeat_that_names
     relay.pump(now=0.0)
     assert sent == []
     relay.take_down(
-        b"0", wire.encode(wire.Heartbeat((wire.Beat(0, INCARNATION, 1, 1, 1, "", 0.0),))), now=0.1
+        b"0", wire.encode(messages.Heartbeat((messages.Beat(0, INCARNATION, 1, 1, 1, "", 0.0),))), now=0.1
     )
     relay.pump(now=0.1)
-    assert kinds(sent) == [wire.Tags, wire.Block, wire.Heartbeat]
+    assert kinds(sent) == [messages.Tags, messages.Block, messages.Heartbeat]
 
 
 def test_the_rows_of_all_ranks_go_up_as_one_block_as_soon_as_they_are_there():
@@ -282,7 +284,7 @@ def test_the_rows_of_all_ranks_go_up_as_one_block_as_soon_as_they_are_there():
     for rank in (0, 1):
         relay.take_down(b"%d" % rank, wire.encode(block(rank, INCARNATION, 1)), now=0.0)
     relay.pump(now=0.0)
-    assert kinds(sent) == [wire.Tags, wire.Block]
+    assert kinds(sent) == [messages.Tags, messages.Block]
     assert sent[-1].rows.tolist() == [[0, INCARNATION, 1], [1, INCARNATION, 1]]
 
 
@@ -292,7 +294,7 @@ def test_a_rank_that_says_nothing_holds_the_others_up_for_a_moment_only():
     relay.pump(now=0.1)
     assert sent == []
     relay.pump(now=1.0)
-    assert kinds(sent) == [wire.Tags, wire.Block]
+    assert kinds(sent) == [messages.Tags, messages.Block]
 
 
 def test_a_block_is_sent_before_it_grows_beyond_what_a_message_may_hold():
@@ -301,15 +303,15 @@ def test_a_block_is_sent_before_it_grows_beyond_what_a_message_may_hold():
     for rank in range(ranks):
         columns = window.single(np.ones((1, tags)))
         row = np.array([[rank, INCARNATION, 1]], np.int64)
-        wide = wire.Block(1, row, np.zeros(1), np.arange(tags), columns)
+        wide = messages.Block(1, row, np.zeros(1), np.arange(tags), columns)
         for message in (
             hello(rank, world_size=ranks),
-            wire.Tags(0, tuple(Tag(f"{i}") for i in range(tags))),
+            messages.Tags(0, tuple(Tag(f"{i}") for i in range(tags))),
             wide,
         ):
             relay.take_down(b"%d" % rank, wire.encode(message), now=0.0)
     relay.flush()
-    blocks = [message for message in sent if isinstance(message, wire.Block)]
+    blocks = [message for message in sent if isinstance(message, messages.Block)]
     assert sum(len(each.rows) for each in blocks) == ranks
     assert max(len(wire.encode(message)) for message in sent) < wire.MESSAGE_LIMIT_BYTES / 4
 

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.align import Aligner
 from aggregator.live.service import Service
-from rankside import window, wire
+from rankside import messages, window, wire
 from rankside.gather import Report
 from rankside.tags import Tag
 from rankside.transport import Hub, Link
@@ -18,13 +18,13 @@ TAGS = [Tag("loss"), Tag("own")]
 
 
 def hello(rank, *, run="run", incarnation=5, world_size=2):
-    return wire.Hello(run, rank, incarnation, world_size, "host", 1, {})
+    return messages.Hello(run, rank, incarnation, world_size, "host", 1, {})
 
 
 def block(*rows, step=1, ids=(0,)):
     array = np.array(rows, np.int64)
     columns = window.single(np.ones((len(rows), len(ids))))
-    return wire.Block(step, array, np.zeros(len(rows)), np.array(ids, np.int64), columns)
+    return messages.Block(step, array, np.zeros(len(rows)), np.array(ids, np.int64), columns)
 
 
 class Bench:
@@ -156,43 +156,50 @@ def test_a_newer_start_of_a_rank_takes_its_place(bench, within):
     assert len(bench.service.members) == 2
 
 
-INTRODUCTION = [hello(1, incarnation=1), wire.Tags(0, tuple(TAGS))]
+INTRODUCTION = [hello(1, incarnation=1), messages.Tags(0, tuple(TAGS))]
 BAD_PEERS = {
     "garbage": [b"\x00\xff garbage"],
     "nothing": [b""],
     "invalid after hello": [hello(1, incarnation=1), b"\xc1"],
     "unknown kind": [msgpack.packb([99])],
-    "a message that goes downward": [*INTRODUCTION, wire.Unknown()],
-    "a tag twice": [hello(1, incarnation=1), wire.Tags(0, (TAGS[0], TAGS[0])), block((1, 1, 1), ids=(0, 1))],
+    "a message that goes downward": [*INTRODUCTION, messages.Unknown()],
+    "a tag twice": [
+        hello(1, incarnation=1),
+        messages.Tags(0, (TAGS[0], TAGS[0])),
+        block((1, 1, 1), ids=(0, 1)),
+    ],
     "endless nesting": [b"\x91" * 10_000],
 }
 
 
-@pytest.mark.parametrize("messages", BAD_PEERS.values(), ids=BAD_PEERS.keys())
-def test_a_bad_peer_is_refused_and_counted_and_the_ranks_are_served_on(bench, within, messages):
+@pytest.mark.parametrize("said", BAD_PEERS.values(), ids=BAD_PEERS.keys())
+def test_a_bad_peer_is_refused_and_counted_and_the_ranks_are_served_on(bench, within, said):
     bad = bench.peer()
-    for message in messages:
+    for message in said:
         bad.send(message if isinstance(message, bytes) else wire.encode(message))
     within(lambda: bench.turn() or bench.service.counters["refused"])
     answers = []
     within(lambda: answers.extend(bad.receive(wait_seconds=0.02)) or answers)
-    assert isinstance(wire.decode(answers[-1]), wire.Refused)
+    assert isinstance(wire.decode(answers[-1]), messages.Refused)
     serves(bench, within, [bench.rank(0), bench.rank(1)], 1)
 
 
 UNTIMELY = {
     "block of a rank it does not speak for": [*INTRODUCTION, block((0, 1, 1))],
     "block of an incarnation it does not speak for": [*INTRODUCTION, block((1, 3, 1))],
-    "heartbeat of another rank": [*INTRODUCTION, wire.Heartbeat((wire.Beat(0, 5, 9, 9, 9, "", 0.0),))],
-    "goodbye of another rank": [*INTRODUCTION, wire.Goodbye(0, 5, 9, "")],
+    "heartbeat of another rank": [
+        *INTRODUCTION,
+        messages.Heartbeat((messages.Beat(0, 5, 9, 9, 9, "", 0.0),)),
+    ],
+    "goodbye of another rank": [*INTRODUCTION, messages.Goodbye(0, 5, 9, "")],
 }
 
 
-@pytest.mark.parametrize("messages", UNTIMELY.values(), ids=UNTIMELY.keys())
-def test_who_speaks_for_another_rank_is_not_heard_and_counted(bench, within, messages):
+@pytest.mark.parametrize("said", UNTIMELY.values(), ids=UNTIMELY.keys())
+def test_who_speaks_for_another_rank_is_not_heard_and_counted(bench, within, said):
     bad, ranks = bench.peer(), [bench.rank(0), bench.rank(1)]
     serves(bench, within, ranks, 1)
-    for message in messages:
+    for message in said:
         bad.send(wire.encode(message))
     within(
         lambda: bench.turn(*ranks) or bench.service.counters["foreign"] or bench.service.counters["refused"]
@@ -202,14 +209,14 @@ def test_who_speaks_for_another_rank_is_not_heard_and_counted(bench, within, mes
 
 
 @pytest.mark.parametrize(
-    "messages",
+    "said",
     [
         [hello(1), block((1, 5, 1))],
-        [*[hello(1), wire.Tags(0, tuple(TAGS))], block((1, 5, 1), ids=(7,))],
-        [hello(1), wire.Tags(3, tuple(TAGS))],
-        [wire.Tags(0, tuple(TAGS))],
+        [*[hello(1), messages.Tags(0, tuple(TAGS))], block((1, 5, 1), ids=(7,))],
+        [hello(1), messages.Tags(3, tuple(TAGS))],
+        [messages.Tags(0, tuple(TAGS))],
         [block((1, 5, 1))],
-        [wire.Goodbye(1, 5, 3, "")],
+        [messages.Goodbye(1, 5, 3, "")],
     ],
     ids=[
         "block before tags",
@@ -220,16 +227,16 @@ def test_who_speaks_for_another_rank_is_not_heard_and_counted(bench, within, mes
         "goodbye first",
     ],
 )
-def test_what_builds_on_a_message_that_is_missing_has_the_peer_begin_again(bench, within, messages):
+def test_what_builds_on_a_message_that_is_missing_has_the_peer_begin_again(bench, within, said):
     peer = bench.peer()
-    for message in messages:
+    for message in said:
         peer.send(wire.encode(message))
     answers = []
 
     def asked():
         bench.turn()
         answers.extend(map(wire.decode, peer.receive(wait_seconds=0.01)))
-        return wire.Unknown() in answers
+        return messages.Unknown() in answers
 
     within(asked)
     serves(bench, within, [bench.rank(0), bench.rank(1)], 1)
