@@ -22,6 +22,7 @@ from oracle import STATISTICS, open_run
 from plan import (
     LAST_STEP,
     WORLD_SIZE,
+    Await,
     Cut,
     FillDisk,
     Freeze,
@@ -125,6 +126,7 @@ class _Fleet:
         self._finished = []
         self._timers = []  # (when, what to do)
         self._ready_read = None
+        self._held = []  # (step, worker that waits until it is merged)
         self._pending = [f for f in plan.faults if hasattr(f, "step") and not isinstance(f, (Message, Cut))]
         self._pending = [f for f in self._pending if f.step is not None]
         self._lives = 0
@@ -198,6 +200,11 @@ class _Fleet:
             self._hear(outputs[output])
         if self._aggregator.poll() is not None:
             self._restart_aggregator()
+        merged = run_file.read(self._run_dir / "run.json").get("last_step", -1) if self._held else -1
+        for step, worker in self._held:
+            if step <= merged:
+                worker.go_on()
+        self._held = [(step, worker) for step, worker in self._held if step > merged]
 
     def _hear(self, worker):
         line = worker.process.stdout.readline()
@@ -217,7 +224,10 @@ class _Fleet:
         self._pending = [f for f in self._pending if f not in due]
         for fault in due:
             self._do(fault, worker)
-        worker.go_on()
+        if any(isinstance(fault, Await) for fault in due):
+            self._held.append((step, worker))
+        else:
+            worker.go_on()
 
     def _do(self, fault, worker):
         if isinstance(fault, KillAggregator):

@@ -46,6 +46,13 @@ class KillAggregator(NamedTuple):
     seconds: float = 0.0
 
 
+class Await(NamedTuple):
+    """The rank waits until the aggregator has merged the step, which takes all ranks to get there."""
+
+    rank: int
+    step: int
+
+
 class FreezeAggregator(NamedTuple):
     """SIGSTOP before the first rank starts, SIGCONT when the last one has ended."""
 
@@ -109,7 +116,17 @@ class Rank(NamedTuple):
 
 
 Fault = (
-    Message | Cut | KillAggregator | FreezeAggregator | Kill | Freeze | Restart | RestartAll | FillDisk | Rank
+    Message
+    | Cut
+    | KillAggregator
+    | Await
+    | FreezeAggregator
+    | Kill
+    | Freeze
+    | Restart
+    | RestartAll
+    | FillDisk
+    | Rank
 )
 
 
@@ -149,6 +166,10 @@ class FaultPlan:
 
     def kill_aggregator(self, *, rank: int = 0, step: int | None = None, seconds: float = 0.0) -> FaultPlan:
         return self.with_fault(KillAggregator(rank, step, seconds))
+
+    def await_merged(self, *, step: int) -> FaultPlan:
+        """Have all ranks wait at the step until it is merged."""
+        return replace(self, faults=(*self.faults, *(Await(rank, step) for rank in range(WORLD_SIZE))))
 
     def freeze_aggregator(self) -> FaultPlan:
         return self.with_fault(FreezeAggregator())
