@@ -73,11 +73,13 @@ class SlowDetector:
 
     def _forget(self) -> None:
         self._faults = []
-        # Rows: sum of the excess, of the peers' time, of the own time, and number of steps of the running batch.
-        self._running = np.zeros((4, 0, 0))
+        # Rows: sum of the excess, of the peers' time, of the own time, number of steps of the running batch, and sum
+        # of the excess up to the peers' time: pauses that hit ranks at random are not to look like turns.
+        self._running = np.zeros((5, 0, 0))
         self._excess = np.zeros((_BATCHES, 0, 0))
         self._time = np.zeros((_BATCHES, 0, 0))
         self._own = np.zeros((_BATCHES, 0, 0))
+        self._lead = np.zeros((_BATCHES, 0, 0))
         self._seen = np.zeros((_BATCHES, 0, 0))
         self._iteration: list[float] = []
         self._iteration_ms = 0.0
@@ -109,7 +111,7 @@ class SlowDetector:
 
     def _add(self, values: Float64Array, ids: Int64Array, grouping: Grouping) -> None:
         tags = int(ids.max(initial=-1)) + 1
-        for name in ("_running", "_excess", "_time", "_own", "_seen"):
+        for name in ("_running", "_excess", "_time", "_own", "_lead", "_seen"):
             setattr(self, name, grown(getattr(self, name), len(values), tags))
         grid = grouping.gather(values)
         others = grouping.scatter(np.broadcast_to(median(grid)[:, None], grid.shape))
@@ -122,15 +124,17 @@ class SlowDetector:
         running[1] += np.where(known, others, 0.0)
         running[2] += np.where(known, values, 0.0)
         running[3] += known
+        running[4] += np.where(known, np.minimum(excess, _EXCESS_BOUND), 0.0)
         self._running[:, :, ids] = running
 
     def _close_batch(self) -> None:
-        excess, time, own, count = self._running
+        excess, time, own, count, lead = self._running
         place = (self._steps // _BATCH_STEPS - 1) % _BATCHES
         several = np.maximum(count, 1)
         self._excess[place] = excess / several
         self._time[place] = time / several
         self._own[place] = own / several
+        self._lead[place] = lead / several
         self._seen[place] = count > 0
         self._running[:] = 0.0
 
@@ -254,7 +258,7 @@ class SlowDetector:
         for column, index in enumerate(ids.tolist()):
             if self._faults or slow[:, column].any():
                 continue
-            excess = self._excess[:, :, index]
+            excess = self._lead[:, :, index]
             leaders = np.argmax(excess, axis=1)
             lead = np.take_along_axis(excess, leaders[:, None], axis=1)[:, 0]
             spread = MAD_TO_SIGMA * np.median(np.abs(excess - np.median(excess)))
@@ -303,8 +307,7 @@ class SlowDetector:
             )
             if fault.persistence == ROTATING:
                 still = bool(
-                    (self._excess[:, list(fault.ranks), fault.index].max(axis=1) >= _LEAD_FRACTION).mean()
-                    > 0.5
+                    (self._lead[:, list(fault.ranks), fault.index].max(axis=1) >= _LEAD_FRACTION).mean() > 0.5
                 )
             if still:
                 fault.last_step = matrix.step
