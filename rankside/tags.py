@@ -49,6 +49,7 @@ _WELL_KNOWN = {
         Tag("data-time", TagKind.TIMING, "ms", "from the end of the last step to the start of this one"),
         Tag("host-time", TagKind.TIMING, "ms", "this rank's own time outside the step, callbacks included"),
         Tag("throughput", TagKind.INFO, "samples/s", "samples of this rank per second"),
+        Tag("token-throughput", TagKind.INFO, "tokens/s", "tokens of this rank per second"),
         Tag("param-fingerprint", TagKind.REPLICATED, "", "digest of a part of the trainable parameters"),
         Tag("memory", TagKind.INFO, "MiB", "resident memory of the process"),
         Tag("device-memory", TagKind.INFO, "MiB", "device memory allocated"),

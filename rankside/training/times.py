@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class Times(Collector):
-    """Tags `iteration-time`, `data-time`, `host-time`, `throughput`; of the first step of a training, none."""
+    """Tags `iteration-time`, `data-time`, `host-time`, `throughput`; of the first step of a training, none.
+
+    Also `token-throughput`, where the model's configuration names a `seq_length`, as mindformers' models do.
+    """
 
     name = "times"
 
@@ -34,6 +37,7 @@ class Times(Collector):
         self._parameters: Any = {}
         self._last_callback: Any = None
         self._batch_size = 0.0
+        self._sequence_length = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -52,6 +56,7 @@ class Times(Collector):
         """Start afresh, and ask to be told when the callbacks of a step are done."""
         self._forget()
         self._batch_size = 0.0
+        self._sequence_length = sequence_length(training.network)
         self._parameters = training.parameters
         self._run_context = training.run_context
         asked = self._run_context.get_stop_requested
@@ -113,7 +118,9 @@ class Times(Collector):
             if not self._batch_size:
                 self._batch_size = batch_size(self._parameters) or -1.0
             if self._batch_size > 0:
-                values["throughput"] = self._batch_size / iteration
+                samples = values["throughput"] = self._batch_size / iteration
+                if self._sequence_length:
+                    values["token-throughput"] = samples * self._sequence_length
         self._step_ended = now
         self._callbacks_ended = None
         self._excluded = self._excluded_data = 0.0
@@ -127,3 +134,12 @@ def batch_size(parameters: Any) -> float:
         return float(first.shape[0])
     size = getattr(parameters.get("train_dataset"), "get_batch_size", lambda: None)()
     return float(size or 0)
+
+
+def sequence_length(network: Any) -> int:
+    """Return the number of tokens in a sample, from the configuration of the model in a train cell; 0 if unknown."""
+    model = network
+    while getattr(model, "network", None) is not None:
+        model = model.network
+    length = getattr(getattr(model, "config", None), "seq_length", 0)
+    return length if isinstance(length, int) else 0

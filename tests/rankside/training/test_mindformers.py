@@ -77,6 +77,13 @@ def test_the_norm_before_a_reduction_that_a_rank_alone_has_not_is_the_global_one
 
 
 @pytest.mark.real
+def test_tokens_are_counted_by_the_models_sequence_length(trained):
+    samples = curve(trained / "run", "throughput")
+    tokens = {step: 16 * value for step, value in samples.items()}
+    assert curve(trained / "run", "token-throughput") == pytest.approx(tokens, rel=1e-6)
+
+
+@pytest.mark.real
 def test_what_only_mindformers_knows_is_taken_over(trained):
     recorded = tags(trained / "run")
     assert "batch-size" in recorded

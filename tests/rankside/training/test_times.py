@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from mindspore.train import Callback, RunContext
 
@@ -23,7 +25,7 @@ class Phases:
 class Clocked:
     """A training whose parts take as long as the test says, in seconds."""
 
-    def __init__(self, monkeypatch, *, batch=None):
+    def __init__(self, monkeypatch, *, batch=None, network=None):
         self.now = 100.0
         monkeypatch.setattr(times, "perf_counter", lambda: self.now)
         self.last_callback = Callback()
@@ -35,7 +37,7 @@ class Clocked:
             Training(
                 parameters=self.parameters,
                 run_context=self.context,
-                network=None,
+                network=network,
                 optimizer=None,
                 weights=[],
                 recorder=self.recorder,
@@ -105,6 +107,17 @@ def test_throughput_counts_this_ranks_samples(monkeypatch):
     training = Clocked(monkeypatch, batch=(Batch(), Batch()))
     training.step()
     assert training.step(inside=0.5)["throughput"] == pytest.approx(64.0)
+
+
+def test_tokens_are_counted_where_the_model_knows_the_length_of_its_samples(monkeypatch):
+    model = SimpleNamespace(config=SimpleNamespace(seq_length=2048))
+    cell = SimpleNamespace(network=SimpleNamespace(network=model))
+    batch = (SimpleNamespace(shape=(4, 2049)),)
+    training = Clocked(monkeypatch, batch=batch, network=cell)
+    training.step()
+    values = training.step(inside=0.5)
+    assert values["throughput"] == pytest.approx(8.0)
+    assert values["token-throughput"] == pytest.approx(16384.0)
 
 
 def test_the_rank_is_said_to_fetch_data_once_the_callbacks_are_done(monkeypatch):
