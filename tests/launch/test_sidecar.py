@@ -239,6 +239,7 @@ def test_a_killed_launcher_leaves_training_running_and_then_no_process(workshop:
     (workshop.folder / "go").touch()
     wait_until(lambda: not workshop.processes())
     assert (workshop.folder / "finished").exists()
+    assert not list(workshop.sockets.iterdir()), "the socket's folder was left behind"
 
 
 def test_sigterm_before_the_command_starts_starts_nothing(workshop: Workshop) -> None:
