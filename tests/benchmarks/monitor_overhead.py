@@ -10,7 +10,7 @@ the turns' mean steps and once by their median steps: the median over the rounds
 the bare step, and as a ratio between the two; and what the monitor by its own clock spends on the training thread.
 
 --batch makes the step longer as real training does, by computation. --width adds weights: the gradient probe reads
-every gradient once more, about 0.4 ns a weight, which counts where a step computes little with each weight.
+every gradient once more, which counts where a step computes little with each weight.
 """
 
 from __future__ import annotations
