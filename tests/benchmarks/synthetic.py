@@ -203,7 +203,9 @@ class _Fleet:
     def _heartbeat(self, group, sequence):
         ranks = self._groups[group].tolist()
         return wire.encode(
-            messages.Heartbeat(tuple(messages.Beat(rank, 1, 1, sequence, sequence, "step", 0.1) for rank in ranks))
+            messages.Heartbeat(
+                tuple(messages.Beat(rank, 1, 1, sequence, sequence, "step", 0.1) for rank in ranks)
+            )
         )
 
     def _blocks(self, step):
