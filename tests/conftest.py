@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+# MindSpore needs protobuf's Python implementation and chooses it when it is imported, which is too late where a
+# test has imported TensorBoard before.
+os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+
 _DEADLINE_SECONDS = 10.0
 
 
