@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -14,6 +15,10 @@ import pytest
 # MindSpore needs protobuf's Python implementation and chooses it when it is imported, which is too late where a
 # test has imported TensorBoard before.
 os.environ.setdefault("PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION", "python")
+
+# A shell starts what runs in the background with Ctrl-C ignored, and the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _DEADLINE_SECONDS = 10.0
 
