@@ -71,6 +71,12 @@ class Member:
         self.unwritten = beat.unwritten
         return self.ledger.forget_before(beat.oldest)
 
+    def take_step(self, step: int, now: float) -> None:
+        """Take note that the rank has finished a step, which is news that its last heartbeat cannot have had."""
+        if step > self.step:
+            self.step = step
+            self.phase_since = now
+
     @property
     def counts(self) -> Counter[str]:
         """What did not go the straight way."""

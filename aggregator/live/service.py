@@ -182,7 +182,7 @@ class Service:
             if member is None:
                 continue
             report = Report(rank, incarnation, block.step, tag_ids, columns[:, i], wall_times[i])
-            member.step = max(member.step, block.step)
+            member.take_step(block.step, now)
             self._add(member, member.ledger.admit(sequence, report), now)
 
     def _add(self, member: Member, in_order: Iterable[tuple[int, Report]], now: float) -> None:

@@ -56,7 +56,7 @@ def test_a_killed_and_a_frozen_aggregator_and_a_smaller_world_leave_the_merged_c
     oracle.compare(run_dir, right, watched)
 
 
-def test_msrun_fails_as_it_would_without_us_when_a_rank_is_killed_and_the_rank_is_named(workshop):
+def test_msrun_fails_as_it_would_without_us_when_a_rank_is_killed_and_no_other_is_accused_alone(workshop):
     run_dir = workshop.folder / "runs" / "run"
     training = _start(workshop, workers=2, until=2000)
     wait_until(lambda: _last_step(run_dir) >= 20, seconds=120)
@@ -64,7 +64,10 @@ def test_msrun_fails_as_it_would_without_us_when_a_rank_is_killed_and_the_rank_i
     assert training.wait(150) == 1
     assert 1 in run_file.read(run_dir / "run.json")["ranks"]["lost"]
     findings = map(json.loads, (run_dir / "findings.jsonl").read_text().splitlines())
-    assert any(finding["kind"] == "silent" and 1 in finding["ranks"] for finding in findings)
+    # msrun looks once a second and then ends the other ranks: within that second nobody can tell who died first.
+    silent = [finding["ranks"] for finding in findings if finding["kind"] == "silent"]
+    assert silent
+    assert all(1 in ranks or not ranks for ranks in silent)
     oracle.compare(run_dir, oracle.expected(run_dir))
 
 

@@ -36,3 +36,15 @@ def test_a_rank_elsewhere_is_given_up_after_long_silence_only() -> None:
     members = members_heard_at(0, 10, hosts=("there", "there"))
     assert lost(members, now=14, ended={0, 1}) == []
     assert lost(members, now=16, ended={0, 1}) == [0]
+
+
+def test_a_rank_that_has_just_finished_a_step_is_not_said_to_be_long_in_the_phase_before_it() -> None:
+    members = members_heard_at(0)
+    member = members.get(0, 1)
+    assert member is not None
+    member.take_beat(messages.Beat(0, 1, 1, 5, 179, "in the step", 8.0), now=10.0)
+    assert member.phase_since == 2.0
+    member.take_step(180, now=10.5)
+    assert (member.step, member.phase_since) == (180, 10.5)
+    member.take_step(178, now=11.0)
+    assert (member.step, member.phase_since) == (180, 10.5)
