@@ -11,6 +11,9 @@ BIN := .venv/bin
 # Rank processes and test workers share a few cores; one thread each keeps them from standing in each other's way.
 export OMP_NUM_THREADS ?= 1
 
+# Their ranks are compared by their times, so nothing else may run beside them.
+ALONE := tests/real_faults tests/launch/test_demo.py
+
 .PHONY: help demo test quick lint clean
 
 help:
@@ -21,7 +24,8 @@ demo: .venv/demo.stamp
 
 test: lint
 	$(BIN)/pytest -q -m "not real" -n 2
-	$(BIN)/pytest -q -m real
+	$(BIN)/pytest -q -m real -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -q -m real $(ALONE)
 
 quick: lint
 	$(BIN)/pytest -q -m "not real" -n 2
