@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,10 @@ from aggregator.sinks import run_file
 from aggregator.sinks.findings import FindingsFile, clocked_lines
 from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
+from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 
@@ -41,6 +43,8 @@ def merge_run(
     run = run_file.read(roots[0] / "run.json")
     places = run_file.layout(run)
     groups = PeerGroups.from_coordinates(places) if places else PeerGroups()
+    if output in roots:
+        _check_whole(run, folders)
     merged, findings = output / "merged", output / "findings.jsonl"
     part = part_of(merged)
     damages: list[str] = []
@@ -52,17 +56,39 @@ def merge_run(
     sinks.add("findings", findings=FindingsFile(findings_part, quiet=True))
     aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
     pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
-    merge_files(
-        folders,
-        pipeline,
-        declared=run_file.declared_tags(run),
-        on_damage=lambda error: damages.append(str(error)),
-        progress=progress,
-    )
-    pipeline.close()
-    if sinks.failures:
-        raise OSError(f"{output}: what was merged could not be written; nothing was replaced")
-    publish(part, merged)
-    findings_part.replace(findings)
+    try:
+        merge_files(
+            folders,
+            pipeline,
+            declared=run_file.declared_tags(run),
+            on_damage=lambda error: damages.append(str(error)),
+            progress=progress,
+        )
+        pipeline.close()
+        if sinks.failures:
+            raise OSError(f"{output}: what was merged could not be written; nothing was replaced")
+        publish(part, merged)
+        findings_part.replace(findings)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        findings_part.unlink(missing_ok=True)
     resume.settle(output, closed_until=aligner.closed_until)
+    if output in roots:
+        run_file.tell_merged(output / "run.json", last_step=aligner.closed_until)
     return tuple(damages)
+
+
+def _check_whole(run: Mapping[str, object], folders: Mapping[int, Path]) -> None:
+    """Raise `ConfigError` where the merged curves hold a rank of which there are no files to merge anew."""
+    ranks = run.get("ranks")
+    reported = {
+        rank
+        for of_kind in (ranks.values() if isinstance(ranks, dict) else ())
+        for rank in of_kind
+        if type(rank) is int
+    }
+    if missing := sorted(reported - set(folders)):
+        raise ConfigError(
+            f"ranks {', '.join(map(str, missing))} reported, but their files are not here, and merging would drop "
+            "them: name the folders that hold them as well, or another --output"
+        )

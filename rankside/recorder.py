@@ -1,7 +1,6 @@
 """Takes the numbers of a step from a training loop, in microseconds, and leaves the rest to a background thread.
 
     recorder = Recorder(RankConfig.from_environment())
-    recorder.start()
     for step in range(1, 1001):
         recorder.log(step, {"loss": train_one_step()})
     recorder.finish()
@@ -12,6 +11,7 @@ from the rank, such as a data loader's worker, every method does nothing.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import time
@@ -46,12 +46,19 @@ class Recorder:
         self._wall_clock = wall_clock
         self._queue: deque[Entry] = deque()
         self._shipper: Shipper | None = None
+        self._finished = False
         self._pid = os.getpid()
 
-    def start(self, *, initial_step: int = 0) -> None:
-        """Begin recording, or begin again after `initial_step`; files and connection are opened in the background."""
+    def start(self, *, initial_step: int | None = None) -> None:
+        """Begin recording, or begin again; files and connection are opened in the background.
+
+        initial_step: the step after which this training begins; what earlier starts of this rank wrote of later
+        steps is void. Unless given, it is the one before the first step that is logged. The first `log` starts
+        by itself where this was not called, and the end of the process finishes.
+        """
         if not self._serves():
             return
+        self._finished = False
         if self._shipper is None:
             shipper = Shipper(self._config, self._queue, self.counters, wall_clock=self._wall_clock)
             self._put(Session(initial_step))
@@ -62,6 +69,7 @@ class Recorder:
                 _LOGGER.warning("rank %d: nothing is recorded: %s", self._config.rank, error)
                 return
             self._shipper = shipper
+            atexit.register(self.finish)
         else:
             self._put(Session(initial_step))
 
@@ -78,11 +86,11 @@ class Recorder:
         callables that return further numbers by tag. Callables run on the background thread. Values of one
         step may come in several calls; steps must ascend.
         """
-        self._put(Values(step, values, deferred, self._wall_clock()))
+        self._put_values(Values(step, values, deferred, self._wall_clock()))
 
     def report(self, step: int, values: Mapping[str, Value]) -> None:
         """Record values of a step as a report of their own, whatever the sampling; such as evaluation metrics."""
-        self._put(Values(step, values, (), self._wall_clock(), alone=True))
+        self._put_values(Values(step, values, (), self._wall_clock(), alone=True))
 
     def record(self, step: int, make: Callable[[], Iterable[bytes]]) -> None:
         """Write to the rank's event file the serialized Summary.Value messages that `make` returns."""
@@ -130,8 +138,15 @@ class Recorder:
         shipper = self._shipper
         if shipper is None or not self._serves():
             return
+        self._finished = True
         self._shipper = None
+        atexit.unregister(self.finish)
         shipper.stop(reason=failed or "", timeout_seconds=timeout_seconds)
+
+    def _put_values(self, values: Values) -> None:
+        if self._shipper is None and not self._finished:
+            self.start()
+        self._put(values)
 
     def _serves(self) -> bool:
         return self._config.active and os.getpid() == self._pid

@@ -72,9 +72,9 @@ class RawEvent(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Training begins, or begins again, after this step."""
+    """Training begins, or begins again, after this step; None: before the first one that is logged."""
 
-    initial_step: int
+    initial_step: int | None
 
 
 class Description(NamedTuple):
@@ -91,6 +91,10 @@ def _number(value: Value) -> float:
         return value
     number = value() if callable(value) else value
     return float(number.item() if isinstance(number, np.ndarray) else number)
+
+
+STARTING = "starting"
+IN_A_LOOP = "in a loop of its own"  # until the loop says what it does
 
 
 class Phase(NamedTuple):
@@ -112,7 +116,8 @@ class Shipper(threading.Thread):
         wall_clock: Callable[[], float],
     ) -> None:
         super().__init__(name="crossrank-shipper", daemon=True)
-        self.phase = Phase("starting", time.monotonic())
+        self.phase = Phase(STARTING, time.monotonic())
+        self._session_wanted = False
         self.flush_wanted = False
         self._config = config
         self._wall_clock = wall_clock
@@ -235,7 +240,9 @@ class Shipper(threading.Thread):
             elif isinstance(entry, Description):
                 self._gatherer.describe(entry.tag)
             elif isinstance(entry, Session):
-                self._begin_session(entry.initial_step)
+                self._session_wanted = entry.initial_step is None
+                if entry.initial_step is not None:
+                    self._begin_session(entry.initial_step)
             elif self._writer is not None:
                 if isinstance(entry, Summaries):
                     self._writer.write_summary(entry.step, entry.make())
@@ -248,6 +255,11 @@ class Shipper(threading.Thread):
         step = operator.index(entry.step)  # an integer of any kind, such as numpy's
         if not 0 <= step <= messages.STEP_LIMIT:
             raise ValueError(f"step {step} is not from 0 to {messages.STEP_LIMIT}")
+        if self._session_wanted:
+            self._session_wanted = False
+            self._begin_session(max(0, step - 1))
+        if self.phase.name == STARTING:
+            self.phase = Phase(IN_A_LOOP, time.monotonic())
         values = self._resolve(entry)
         if entry.alone:
             self._deliver([self._gatherer.single(step, values, entry.wall_time)] if values else [])
@@ -301,6 +313,8 @@ class Shipper(threading.Thread):
                     self._writer.write_window(report.step, tags, report.columns, wall_time=report.wall_time)
                 except Exception as error:  # noqa: BLE001 (the connection goes on without the file)
                     self._fail("writing the event file", error)
+            else:
+                self._counters["unwritten"] += 1
             if self._uplink is not None:
                 self._uplink.put(report)
 

@@ -85,6 +85,16 @@ def declared_tags(entries: Mapping[str, object]) -> dict[str, Tag]:
     return tags
 
 
+def tell_merged(path: Path, *, last_step: int) -> None:
+    """Say in the run's file that the merged curves hold all that the rank files do. Raises OSError."""
+    entries = {name: entry for name, entry in read(path).items() if name not in {"incomplete", "because"}}
+    ranks = entries.get("ranks")
+    if isinstance(ranks, dict) and ranks.get("live"):
+        # Nobody was there to see how they ended.
+        entries["ranks"] = {**ranks, "live": [], "lost": [*ranks.get("lost", []), *ranks["live"]]}
+    publish(path, json.dumps({**entries, "merged_from": "files", "last_step": last_step}, indent=2))
+
+
 def publish(path: Path, content: str) -> None:
     """Write a file that others read: whole, or not at all."""
     part = path.with_name(f".{path.name}.part")

@@ -134,7 +134,7 @@ def test_a_value_that_is_not_finite_is_in_the_file_at_once(run_dir, within, valu
     recorder.start()
     recorder.log(1, {"loss": 1.0})
     recorder.log(2, {"loss": value})
-    within(lambda: run_dir.exists() and len(read(run_dir)) == 2)
+    within(lambda: (run_dir / "rank_0").exists() and len(read(run_dir)) == 2)
     recorder.finish()
 
 
@@ -202,3 +202,27 @@ def test_what_callbacks_log_one_after_another_for_one_step_is_one_event(run_dir,
     (file,) = (run_dir / "rank_0").iterdir()
     events = [event for event in EventFileLoader(str(file)).Load() if event.HasField("summary")]
     assert [(event.step, len(event.summary.value)) for event in events] == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_a_loop_that_only_logs_is_recorded_whole_and_says_goodbye_at_the_end_of_the_process(run_dir):
+    program = (
+        "from pathlib import Path\n"
+        "from rankside import RankConfig, Recorder\n"
+        f"recorder = Recorder(RankConfig(run_dir=Path({str(run_dir)!r})))\n"
+        "for step in range(41, 91):\n"
+        "    recorder.log(step, {'loss': 1.0 / step})\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert [step for step, _ in read(run_dir)] == list(range(41, 91))
+
+
+def test_a_run_that_is_continued_keeps_the_steps_before_the_first_one_logged(run_dir):
+    for steps in (range(1, 61), range(40, 101)):
+        recorder = Recorder(RankConfig(run_dir=run_dir))
+        for step in steps:
+            recorder.log(step, {"loss": float(steps[0])})
+        recorder.finish()
+    shown = dict(read(run_dir))
+    assert list(shown) == list(range(1, 101))
+    assert shown[39] == 1.0
+    assert shown[40] == 40.0
