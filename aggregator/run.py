@@ -25,6 +25,7 @@ from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
 from aggregator.sinks.run_file import RunFile
 from aggregator.sinks.webhook import Webhook
+from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ def serve(options: ServeOptions) -> int:
     hub = open_hub(options.bind, key=options.key, insecure=options.insecure)
     with stop_on_sigterm() as stopping:
         run_dir = options.run_dir
-        (run_dir / "merged").mkdir(parents=True, exist_ok=True)
+        _make(run_dir / "merged")
         state = resume.load(run_dir)
         whole = resume.cut_back(run_dir, state) and (state is None or state.complete)
         session_start = 0 if not whole else None
@@ -125,6 +126,13 @@ def serve(options: ServeOptions) -> int:
         close_hub(hub, for_good=not stopping.is_set())
         complete(run_dir, aligner, service, sinks, continues_whole=whole)
     return 0
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"cannot make the run folder {folder.parent}: {error.strerror}") from error
 
 
 def _status(

@@ -38,6 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except CrossrankError as error:
         say(str(error))
         return error.exit_code
+    except OSError as error:
+        say(f"{error.filename or options.command}: {error.strerror or error}")
+        return 1
 
 
 def _run(options: argparse.Namespace, command: list[str]) -> int:
@@ -101,8 +104,12 @@ def _merge(options: argparse.Namespace, _: list[str]) -> int:
 
 def _serve(options: argparse.Namespace, _: list[str]) -> int:
     from aggregator.run import ServeOptions, serve
-    from launch.plan import check_layout, check_tuning
+    from launch.plan import check_layout, check_tuning, check_webhook
 
+    if options.world_size is not None and options.world_size < 1:
+        raise UsageError(f"--world-size must be at least 1, not {options.world_size}")
+    layout = check_layout(options.layout, world_size=options.world_size)
+    check_webhook(options.webhook)
     check_tuning(max_wait_seconds=options.max_wait, max_lag_steps=options.max_lag, detect=options.detect)
     return serve(
         ServeOptions(
@@ -114,7 +121,7 @@ def _serve(options: argparse.Namespace, _: list[str]) -> int:
             ready_fd=options.ready_fd,
             lifeline_fd=options.lifeline_fd,
             detect=tuple(options.detect),
-            layout=check_layout(options.layout),
+            layout=layout,
             webhook=options.webhook,
             stop_on_nonfinite=options.stop_on_nonfinite,
             key=options.key,

@@ -7,12 +7,14 @@ wrong is raised as `UsageError` while nothing has been created.
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from launch.errors import UsageError
 from launch.msrun import msrun_layout
@@ -98,7 +100,13 @@ class RunPlan:
             root = root_endpoint(ranks, port=port, secured=insecure or key is not None)
             if ranks.is_master:
                 root = listening_endpoint(root)
-        check_layout(layout)
+        check_layout(layout, world_size=None if ranks is None else ranks.worker_num)
+        if port is not None and not 0 < port < 65536:
+            raise UsageError(f"--port must be from 1 to 65535, not {port}")
+        if run_name is not None and name_parts:
+            raise UsageError(
+                "--name-with adds to the default name; with --run-name, write it into the name itself"
+            )
         name = run_name if run_name is not None else "_".join([time_stamp, *_checked_parts(name_parts)])
         check_run_name(name)
         absolute = Path(os.path.abspath(logdir))  # noqa: PTH100 - resolve() would follow the user's links
@@ -114,7 +122,7 @@ class RunPlan:
             max_lag_steps=max_lag_steps,
             detect=tuple(detect),
             layout=layout,
-            webhook=_checked_webhook(webhook),
+            webhook=check_webhook(webhook),
             stop_on_nonfinite=stop_on_nonfinite,
             attach=attach,
             root=root,
@@ -124,12 +132,18 @@ class RunPlan:
         )
 
 
-def check_layout(text: str | None) -> dict[str, int] | None:
-    """Return the sizes in the text, None for none; raise UsageError for what is no layout."""
+def check_layout(text: str | None, *, world_size: int | None) -> dict[str, int] | None:
+    """Return the sizes in the text, None for none; raise UsageError for what is no layout of so many ranks."""
+    if text is None:
+        return None
     try:
-        return None if text is None else layouts.parse(text)
+        sizes = layouts.parse(text)
     except ValueError as error:
         raise UsageError(f"--layout {error}") from None
+    ranks = math.prod(sizes.get(name, 1) for name in layouts.ORDER)
+    if world_size is not None and ranks != world_size:
+        raise UsageError(f"--layout {text} is one of {ranks} ranks, but there are {world_size}")
+    return sizes
 
 
 def check_key(key: Path | None) -> None:
@@ -195,9 +209,12 @@ def _checked_parts(parts: Sequence[str]) -> Sequence[str]:
     return parts
 
 
-def _checked_webhook(url: str | None) -> str | None:
-    if url is not None and not url.startswith(("http://", "https://")):
-        raise UsageError(f"--webhook takes an address that begins with http:// or https://, not {url!r}")
+def check_webhook(url: str | None) -> str | None:
+    """Return the address; raise UsageError unless findings can be posted to one of its kind."""
+    if url is not None:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise UsageError(f"--webhook takes an address like https://host/path, not {url!r}")
     return url
 
 

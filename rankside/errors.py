@@ -12,6 +12,8 @@ class CrossrankError(Exception):
 class ConfigError(CrossrankError, ValueError):
     """An argument, option or environment variable has a value that cannot be used."""
 
+    exit_code = 2
+
 
 class RefusedError(CrossrankError):
     """The other side does not let this one in, and trying again would not change that."""
@@ -25,3 +27,5 @@ class WireError(CrossrankError):
 
 class TransportError(CrossrankError):
     """An endpoint cannot be bound or connected, or must not be used the way it was asked for."""
+
+    exit_code = 2
