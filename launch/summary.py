@@ -62,7 +62,7 @@ def summary(run_dir: Path, *, complete: bool) -> Iterator[str]:
         yield f"merged curves are incomplete: {entries['incomplete']}"
     ranks = entries.get("ranks")
     if complete and isinstance(ranks, dict) and not any(ranks.values()):
-        yield "no rank has reported: is RankMonitor() in the script's list of callbacks?"
+        yield "no rank has reported: no step of Model.train was reached, or a loop of its own has no Recorder"
         return
     if isinstance(ranks, dict) and ranks.get("lost"):
         yield f"gone without a goodbye: ranks {', '.join(map(str, ranks['lost']))}"

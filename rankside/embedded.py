@@ -132,8 +132,9 @@ def _wait_for_rank_0(config: RankConfig, give_up: Callable[[], bool]) -> Locatio
                 return Location(Path(content["run_dir"]), content["endpoint"])
         time.sleep(_POLL_SECONDS)
     raise TransportError(
-        "rank 0 did not say where the run is; start the job with `crossrank run -- msrun ...`, which also works "
-        "when rank 0 is on another machine or does not use RankMonitor"
+        f"rank 0 has not said where the run is; this rank's values are in {unjoined_folder(config)}, which `crossrank "
+        "merge` takes as a second folder. `crossrank run -- msrun ...` needs no word of rank 0, and also works when it "
+        "is on another machine"
     )
 
 

@@ -171,6 +171,10 @@ class Shipper(threading.Thread):
             self._fail("finding the run", error)
             location = embedded.Location(embedded.unjoined_folder(config), None)
         self._aggregator = location.aggregator
+        if location.aggregator is not None:
+            _LOGGER.warning(
+                "recording to %s; open it with: crossrank tensorboard %s", *[location.run_dir] * 2
+            )
         self._run_dir = location.run_dir
         self.adviser.folder = location.run_dir / f"rank_{config.rank}"
         incarnation = int(self._wall_clock())  # where there is no file to tell it by

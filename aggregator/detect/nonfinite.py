@@ -132,7 +132,7 @@ class NonfiniteDetector:
         elif status == OPEN:
             message += "; the other ranks are finite"
         if fault.spread_step is not None:
-            message += f"; from step {fault.spread_step} on it has spread to all ranks"
+            message += f"; from step {fault.spread_step} on every rank has values that are not finite"
         if fault.chronic and status == UPDATE:
             message += f"; still so after {step - fault.first_step} steps"
         if status == CLOSED:
