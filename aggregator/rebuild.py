@@ -43,7 +43,8 @@ def merge_run(
     run = run_file.read(roots[0] / "run.json")
     places = run_file.layout(run)
     groups = PeerGroups.from_coordinates(places) if places else PeerGroups()
-    if output in roots:
+    in_place = output.resolve() in {root.resolve() for root in roots}
+    if in_place:
         _check_whole(run, folders)
     merged, findings = output / "merged", output / "findings.jsonl"
     part = part_of(merged)
@@ -73,7 +74,7 @@ def merge_run(
         shutil.rmtree(part, ignore_errors=True)
         findings_part.unlink(missing_ok=True)
     resume.settle(output, closed_until=aligner.closed_until)
-    if output in roots:
+    if in_place:
         run_file.tell_merged(output / "run.json", last_step=aligner.closed_until)
     return tuple(damages)
 

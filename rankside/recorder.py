@@ -18,7 +18,8 @@ import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
-from rankside.shipper import Description, Entry, Phase, RawEvent, Session, Shipper, Summaries, Values
+from rankside.entries import Description, Entry, Phase, RawEvent, Session, Summaries, Values
+from rankside.shipper import Shipper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

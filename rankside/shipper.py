@@ -15,12 +15,23 @@ import os
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rankside import embedded, keys, messages
 from rankside.adviser import Adviser
+from rankside.entries import (
+    IN_A_CALLBACK,
+    IN_A_LOOP,
+    STARTING,
+    Description,
+    Entry,
+    Phase,
+    Session,
+    Summaries,
+    Values,
+)
 from rankside.errors import CrossrankError
 from rankside.eventfile import EventFileWriter
 from rankside.gather import Gatherer, Report
@@ -32,7 +43,7 @@ from rankside.window import Column
 
 if TYPE_CHECKING:
     from collections import Counter, deque
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from rankside.config import RankConfig
@@ -40,50 +51,10 @@ if TYPE_CHECKING:
 
     Value = float | Callable[[], float]
 
-IN_A_CALLBACK = "in a callback"
-
 _LOGGER = logging.getLogger("crossrank")
 _IDLE_SECONDS = 0.05  # how long the thread sleeps when there is nothing to do
 _CALLBACK_SECONDS = 1.0  # how long the report of a step waits for the callbacks that come after the monitor
 _COURTESY_SECONDS = 0.0001  # a real sleep, so that a training thread that waits for the interpreter gets it
-
-
-class Values(NamedTuple):
-    """Numbers of one step. alone: make a report of its own of them, whatever the schedule."""
-
-    step: int
-    values: Mapping[str, Value]
-    deferred: Sequence[Callable[[], Mapping[str, float]]]
-    wall_time: float
-    alone: bool = False
-
-
-class Summaries(NamedTuple):
-    """Serialized Summary.Value messages of one step, made on the background thread."""
-
-    step: int
-    make: Callable[[], Iterable[bytes]]
-
-
-class RawEvent(NamedTuple):
-    """A serialized Event, made on the background thread."""
-
-    make: Callable[[], bytes]
-
-
-class Session(NamedTuple):
-    """Training begins, or begins again, after this step; None: before the first one that is logged."""
-
-    initial_step: int | None
-
-
-class Description(NamedTuple):
-    """What a tag means."""
-
-    tag: Tag
-
-
-Entry = Values | Summaries | RawEvent | Session | Description
 
 
 def _number(value: Value) -> float:
@@ -91,17 +62,6 @@ def _number(value: Value) -> float:
         return value
     number = value() if callable(value) else value
     return float(number.item() if isinstance(number, np.ndarray) else number)
-
-
-STARTING = "starting"
-IN_A_LOOP = "in a loop of its own"  # until the loop says what it does
-
-
-class Phase(NamedTuple):
-    """What the rank is doing, and since when by the monotonic clock."""
-
-    name: str
-    since: float
 
 
 class Shipper(threading.Thread):
