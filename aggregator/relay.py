@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from aggregator.live.lifeline import Lifeline
+from aggregator.live.processes import Processes
 from aggregator.live.relay import Relay
 from aggregator.live.relay_server import RelayServer
 from aggregator.process import close_hub, open_hub, say_ready, stop_on_sigterm
@@ -50,7 +51,9 @@ def relay(options: RelayOptions) -> int:
         stack.callback(link.close, linger_seconds=2.0)
         hub = open_hub(options.bind, key=options.key, insecure=options.insecure)
         stack.callback(lambda: close_hub(hub, for_good=lifeline.cut and not stopping.is_set()))
-        server = RelayServer(hub, link, Relay(send_down=hub.send, send_up=link.send), lifeline=lifeline)
+        relaying = Relay(send_down=hub.send, send_up=link.send)
+        processes = stack.enter_context(closing(Processes()))
+        server = RelayServer(hub, link, relaying, lifeline=lifeline, processes=processes)
         run = server.join(stopped=stopping.is_set)
         if run:
             say_ready(options.ready_fd, hub.endpoints[0], run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from aggregator.live import resume
 from aggregator.live.guide import Guide
 from aggregator.live.lifeline import Lifeline
 from aggregator.live.members import Patience
+from aggregator.live.processes import Processes
 from aggregator.live.server import Server
 from aggregator.live.service import Service
 from aggregator.live.watch import Watch
@@ -118,11 +120,18 @@ def serve(options: ServeOptions) -> int:
         run_json = RunFile(run_dir / "run.json", lambda: _status(aligner, service, sinks, groups, earlier))
         sinks.add("run file", steps=run_json)
         pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
-        server = Server(
-            hub, service, pipeline, run_dir=run_dir, lifeline=Lifeline(options.lifeline_fd), look=look
-        )
-        say_ready(options.ready_fd, hub.endpoints[0])
-        server.run(stopped=stopping.is_set)
+        with contextlib.closing(Processes()) as processes:
+            server = Server(
+                hub,
+                service,
+                pipeline,
+                run_dir=run_dir,
+                lifeline=Lifeline(options.lifeline_fd),
+                processes=processes,
+                look=look,
+            )
+            say_ready(options.ready_fd, hub.endpoints[0])
+            server.run(stopped=stopping.is_set)
         close_hub(hub, for_good=not stopping.is_set())
         complete(run_dir, aligner, service, sinks, continues_whole=whole)
     return 0

@@ -32,14 +32,15 @@ class Hello(NamedTuple):
     """A rank enters, or a relay says that one has.
 
     run: the run's name, so that a rank of another job is refused. incarnation: which start of this rank it is,
-    growing from one to the next. coordinates: its place in the parallel layout, such as {"dp": 0, "pp": 1}.
+    growing from one to the next. machine: where its pid means something, as `rankside.machine` says it.
+    coordinates: its place in the parallel layout, such as {"dp": 0, "pp": 1}.
     """
 
     run: str
     rank: int
     incarnation: int
     world_size: int
-    host: str
+    machine: str
     pid: int
     coordinates: Mapping[str, int]
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import operator
 import os
-import socket
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -35,6 +34,7 @@ from rankside.entries import (
 from rankside.errors import CrossrankError
 from rankside.eventfile import EventFileWriter
 from rankside.gather import Gatherer, Report
+from rankside.machine import machine_name
 from rankside.schedule import Schedule
 from rankside.tags import is_tag_name
 from rankside.uplink import Uplink
@@ -155,7 +155,7 @@ class Shipper(threading.Thread):
             rank=config.rank,
             incarnation=incarnation,
             world_size=config.world_size,
-            host=socket.gethostname(),
+            machine=machine_name(),
             pid=os.getpid(),
             coordinates=config.coordinates,
         )

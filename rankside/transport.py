@@ -132,6 +132,8 @@ class Hub:
             monitor.look()
         messages: list[tuple[bytes, bytes]] = []
         for socket, _ in self._poller.poll(int(wait_seconds * 1000)):
+            if isinstance(socket, int):
+                continue
             prefix = bytes([self._sockets.index(socket)])
             with contextlib.suppress(zmq.Again):
                 while len(messages) < at_most:
@@ -139,6 +141,10 @@ class Hub:
                     # A peer that sends several frames is not one of ours; what does not decode is refused there.
                     messages.append((prefix + frames[0], frames[-1] if len(frames) == 2 else b""))
         return messages
+
+    def wake_on(self, descriptor: int) -> None:
+        """Have `receive` wait no longer as soon as this descriptor can be read."""
+        self._poller.register(descriptor, zmq.POLLIN)
 
     def send(self, identity: bytes, payload: bytes) -> None:
         """Send to a peer; dropped when it is gone or does not keep up, since it will ask again."""

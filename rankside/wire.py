@@ -3,7 +3,7 @@
 Both ends live here. A message is one msgpack array whose first element is its kind; arrays of numbers travel
 as little-endian binary columns inside it, so that neither side loops over values:
 
-    HELLO      0  [0, version, run, rank, incarnation, world_size, host, pid, {coordinate: index}]
+    HELLO      0  [0, version, run, rank, incarnation, world_size, machine, pid, {coordinate: index}]
     TAGS       1  [1, index of the first, [[name, kind, unit, description], ...]]
     BLOCK      2  [2, step, rows: int64 (rows, 3), wall_times: float64 (rows,), tag_ids: uint32 (tags,),
                    columns: float64 (7, rows, tags)]
@@ -155,7 +155,7 @@ def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
     rank: Any,
     incarnation: Any,
     world_size: Any,
-    host: Any,
+    machine: Any,
     pid: Any,
     coordinates: Any,
 ) -> Hello:
@@ -171,7 +171,7 @@ def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
         rank=rank,
         incarnation=_integer(incarnation, "incarnation", STEP_LIMIT),
         world_size=world_size,
-        host=_text(host, "host", NAME_LIMIT_BYTES),
+        machine=_text(machine, "machine", NAME_LIMIT_BYTES),
         pid=_integer(pid, "pid", STEP_LIMIT),
         coordinates={
             _text(k, "coordinate", 64): _integer(v, "coordinate index", RANK_LIMIT)

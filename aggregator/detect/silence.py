@@ -2,8 +2,9 @@
 
 The caller brings the clock: all durations are arguments. A rank that is late in the loop is at fault only
 when others wait for it inside a step; when all are inside the same step nobody can be singled out, and it is
-said so. Nor can one be when all are gone at once, as when a job is stopped, or when msrun ends the other ranks
-because one of them died; those who went first stay named.
+said so. When a rank ends and msrun then ends the others, the one that ended first is named, and it is told that
+the others followed. Where all end at once, as when a job is stopped, or where it is not known when they ended, nobody
+is named; those who went first stay named.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from aggregator.detect.settings import DetectionSettings
 
 IN_THE_STEP = "in the step"
+_APART_SECONDS = (
+    0.05  # what a rank that ended first is ahead of the next: processes killed together end within it
+)
+_FOLLOWING_SECONDS = 10.0  # within which the others are ended on its account; msrun looks once a second
+_FAILED_SECONDS = 3.0  # until a failed rank is taken for the only one, where all run into the same error
 _EXCUSED = ("evaluating", "leaving", "idle", "starting")
 
 
@@ -33,6 +39,8 @@ class SignsOfLife(NamedTuple):
     last_step: int64, the last step that it finished. phase: what it said it was doing. phase_seconds:
     float64, for how long, up to now. silent_seconds: float64, since it was last heard. lost: bool, it is known
     to be gone, as when its process has ended. left: bool, it said goodbye. seen: bool, it was heard at all.
+    ended_seconds: float64, since its process ended or its training failed; NaN where that is not known. failed:
+    what ended its training, as it said at its goodbye, or "".
     """
 
     last_step: npt.NDArray[np.int64]
@@ -42,6 +50,8 @@ class SignsOfLife(NamedTuple):
     lost: npt.NDArray[np.bool_]
     left: npt.NDArray[np.bool_]
     seen: npt.NDArray[np.bool_]
+    ended_seconds: npt.NDArray[np.float64]
+    failed: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +101,17 @@ class SilenceDetector:
 
 
 def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | None:
-    """Return who is gone without a goodbye, or None."""
-    gone = signs.seen & ~signs.left & (signs.lost | (signs.silent_seconds >= settings.silent_seconds))
-    ranks = tuple(np.flatnonzero(gone).tolist())
-    if not ranks:
+    """Return who is gone without a goodbye or has failed before all others, or None."""
+    silent = ~signs.left & (signs.lost | (signs.silent_seconds >= settings.silent_seconds))
+    failed = signs.left & np.array([bool(error) for error in signs.failed], dtype=np.bool_)
+    gone = signs.seen & (silent | (failed & (signs.ended_seconds >= _FAILED_SECONDS)))
+    if not gone.any():
         return None
     alive = int((signs.seen & ~gone & ~signs.left).sum())
+    followers = _followers(signs, gone)
+    ranks = tuple(np.flatnonzero(gone & ~followers).tolist())
+    if np.all(failed[list(ranks)]) and len(ranks) == signs.seen.sum():
+        return None  # the same error on all of them, which each has printed
     if len(ranks) > 1 and not alive:
         front = int(signs.last_step[list(ranks)].max())
         message = (
@@ -107,22 +122,51 @@ def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | No
     first = min(ranks, key=lambda rank: (signs.last_step[rank], -signs.silent_seconds[rank]))
     step = int(signs.last_step[first])
     front = int(signs.last_step[signs.seen].max())
-    what = "gone" if signs.lost[first] else "no sign of life"
-    message = (
-        f"{name_ranks(ranks)}: {what} without a goodbye; rank {first} was last heard "
-        f"{signs.silent_seconds[first]:.0f} s ago, {signs.phase[first]} after step {step}; {alive} ranks are alive and "
-        "will wait for it: look for its process, its exit code and its log, and for the kernel's out-of-memory killer "
-        "(dmesg)"
-    )
     return _finding(
         "silent",
         ranks,
         signs,
-        message,
+        _tell_silent(signs, ranks, first, np.flatnonzero(followers).tolist(), alive),
         first_step=step + 1,
         step=front,
         score=float(signs.silent_seconds[first]),
     )
+
+
+def _followers(signs: SignsOfLife, gone: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Return which of those that are gone ended because another one had ended clearly before all of them."""
+    ended = np.where(gone, signs.ended_seconds, 0.0)
+    first = int(np.argmax(ended))  # one whose end is not known, NaN, where there is such a one
+    behind = ended[first] - ended
+    others = gone & (np.arange(len(gone)) != first)
+    if not np.all(behind[others] >= _APART_SECONDS):
+        return np.zeros_like(gone)
+    alike = np.array([bool(error) and error == signs.failed[first] for error in signs.failed], dtype=np.bool_)
+    followers: npt.NDArray[np.bool_] = others & (behind <= _FOLLOWING_SECONDS) & ~alike
+    return followers
+
+
+def _tell_silent(
+    signs: SignsOfLife, ranks: Sequence[int], first: int, followers: Sequence[int], alive: int
+) -> str:
+    if signs.failed[first]:
+        what = f"failed: {signs.failed[first]}; rank {first} ended"
+        look = "look at its log"
+    else:
+        what = "gone" if signs.lost[first] else "no sign of life"
+        what = f"{what} without a goodbye; rank {first} was last heard"
+        look = "look for its process, its exit code and its log, and for the kernel's out-of-memory killer (dmesg)"
+    message = (
+        f"{name_ranks(ranks)}: {what} {signs.silent_seconds[first]:.0f} s ago, {signs.phase[first]} after step "
+        f"{signs.last_step[first]}"
+    )
+    if followers:
+        later = signs.ended_seconds[first] - max(signs.ended_seconds[rank] for rank in followers)
+        message += f"; {name_ranks(followers)} ended {later:.2f} s after it or later, in consequence"
+    if alive:
+        living = "1 rank is" if alive == 1 else f"{alive} ranks are"
+        message += f"; {living} alive and will wait for it"
+    return f"{message}: {look}"
 
 
 def find_stalled(signs: SignsOfLife, settings: DetectionSettings) -> Finding | None:

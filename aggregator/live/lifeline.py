@@ -1,9 +1,8 @@
-"""What ties an aggregator or a relay to whoever started it, and to the ranks' processes on this machine."""
+"""What ties an aggregator or a relay to whoever started it."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 
 class Lifeline:
@@ -27,13 +26,3 @@ class Lifeline:
             except BlockingIOError:
                 return False
         return self._cut
-
-
-def runs(pid: int) -> bool:
-    """Return whether a process of this machine still runs."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    # The field behind the command, which stands in parentheses: a zombie is dead, its parent has not noticed.
-    return state.rpartition(")")[2].split()[0] not in {"Z", "X"}

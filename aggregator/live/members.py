@@ -1,6 +1,6 @@
 """The ranks of a run as the aggregator knows them: who they are, when they were last heard, what they do.
 
-Pure: the clock's value is brought by the caller, and whether a process still runs is asked of a function.
+Pure: the clock's value is brought by the caller, and when a process has ended is asked of a function.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 class Patience(NamedTuple):
     """How long a rank may be silent.
 
-    suspect_seconds: a rank on this machine is then looked up by its process. lost_seconds: one elsewhere is then
-    given up; longer, since a busy interpreter can hold a heartbeat back for seconds.
+    suspect_seconds: a rank on this machine whose process has ended is then given up; what it sent may still have
+    been on its way. lost_seconds: one elsewhere is then given up; longer, since a busy interpreter can hold a
+    heartbeat back for seconds.
     """
 
     suspect_seconds: float = 3.0
@@ -45,7 +46,8 @@ class Member:
 
     heard: when its last message came, in seconds of the service's clock. step, phase, phase_since: from its
     heartbeats. dropped, unwritten: how much it could not keep, likewise. acknowledged: the highest sequence that
-    the rank may forget. advice: what it was last advised. reason: what it gave at its goodbye.
+    the rank may forget. advice: what it was last advised. failed: what ended its training, as it said at its
+    goodbye, or "". ended: when its process ended or its training failed, as far as is known.
     """
 
     hello: Hello
@@ -60,7 +62,8 @@ class Member:
     acknowledged: int = 0
     advice: Advice | None = None
     presence: Presence = Presence.LIVE
-    reason: str = ""
+    failed: str = ""
+    ended: float | None = None
 
     def take_beat(self, beat: Beat, now: float) -> list[tuple[int, Report]]:
         """Take note of a heartbeat; return the blocks that wait for no missing one any more."""
@@ -87,10 +90,12 @@ class Member:
             unwritten=self.unwritten,
         )
 
-    def take_goodbye(self, goodbye: Goodbye) -> list[tuple[int, Report]]:
+    def take_goodbye(self, goodbye: Goodbye, now: float) -> list[tuple[int, Report]]:
         """Take note that the rank leaves; blocks of it that have not come are lost. Returns what waited for them."""
-        self.presence = Presence.LOST if goodbye.reason == messages.GONE else Presence.LEFT
-        self.reason = goodbye.reason
+        gone = goodbye.reason == messages.GONE
+        self.presence = Presence.LOST if gone else Presence.LEFT
+        self.failed = "" if gone else goodbye.reason
+        self.ended = now if goodbye.reason else None
         return self.ledger.forget_before(goodbye.sequence + 1)
 
 
@@ -133,22 +138,22 @@ class Members:
         member.presence = Presence.LIVE
         return member
 
-    def lose_silent(self, *, now: float, host: str, runs: Callable[[int], bool]) -> list[Member]:
+    def lose_silent(self, *, now: float, machine: str, ended: Callable[[int], float | None]) -> list[Member]:
         """Mark and return those that are gone without a goodbye.
 
-        host: this machine's name; `runs` tells whether a process of it still runs. Where one process of this
-        machine has ended, all are looked up: msrun ends the others within a second, and who was heard last says
-        nothing about who died first.
+        machine: this one's name; `ended` tells when a process of it ended. Those whose process has ended are given
+        up together: msrun ends the others within a second, and who was heard last says nothing about who died
+        first.
         """
         live = [member for member in self if member.presence is Presence.LIVE]
-        lost = [member for member in live if self._gone(member, now, host, runs)]
-        if any(member.hello.host == host for member in lost):
-            gone = {member.hello.rank for member in lost}
-            lost = [
-                member
-                for member in live
-                if member.hello.rank in gone or (member.hello.host == host and not runs(member.hello.pid))
-            ]
+        for member in live:
+            member.ended = ended(member.hello.pid) if member.hello.machine == machine else None
+        dead = [member for member in live if member.ended is not None]
+        if all(now - member.heard < self._patience.suspect_seconds for member in dead):
+            dead = []
+        elsewhere = [member for member in live if member.hello.machine != machine]
+        silent = [member for member in elsewhere if now - member.heard >= self._patience.lost_seconds]
+        lost = dead + silent
         for member in lost:
             member.presence = Presence.LOST
         return lost
@@ -169,9 +174,3 @@ class Members:
     def all_gone(self) -> bool:
         """Whether nobody is left who could report."""
         return all(member.presence is not Presence.LIVE for member in self)
-
-    def _gone(self, member: Member, now: float, host: str, runs: Callable[[int], bool]) -> bool:
-        silence = now - member.heard
-        if member.hello.host == host:
-            return silence >= self._patience.suspect_seconds and not runs(member.hello.pid)
-        return silence >= self._patience.lost_seconds

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from typing import TYPE_CHECKING
 
-from aggregator.live.lifeline import runs
 from rankside.errors import RefusedError
+from rankside.machine import machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aggregator.live.lifeline import Lifeline
+    from aggregator.live.processes import Processes
     from aggregator.live.relay import Relay
-    from rankside.messages import Hello
     from rankside.transport import Hub, Link
 
 _WAIT_SECONDS = 0.02
 _BATCH = 2000
 _JOIN_SECONDS = 1.0  # between two attempts to learn the run's name
-_LOOK_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 1.0  # for what a rank sent before its process ended
 _LAST_SECONDS = 2.0
 _REFUSALS = 3  # of the connection; a single one may be an accident of the network
 
@@ -28,15 +27,16 @@ _REFUSALS = 3  # of the connection; a single one may be an accident of the netwo
 class RelayServer:
     """Runs one relay between one hub and one link."""
 
-    def __init__(self, hub: Hub, link: Link, relay: Relay, *, lifeline: Lifeline) -> None:
+    def __init__(
+        self, hub: Hub, link: Link, relay: Relay, *, lifeline: Lifeline, processes: Processes
+    ) -> None:
         self._hub = hub
         self._link = link
         self._relay = relay
         self._lifeline = lifeline
-        self._host = socket.gethostname()
+        self._processes = processes
+        self._machine = machine_name()
         self._next_join = 0.0
-        self._next_look = 0.0
-        self._suspects: list[Hello] = []
 
     def join(self, *, stopped: Callable[[], bool]) -> str:
         """Wait for the root to say which run this is, and return its name; "" where it was stopped before.
@@ -71,21 +71,20 @@ class RelayServer:
             self._next_join = now + _JOIN_SECONDS
         down = self._hub.receive(wait_seconds=_WAIT_SECONDS, at_most=_BATCH)
         now = time.monotonic()
+        self._processes.look(now=now)
         for identity, payload in down:
             self._relay.take_down(identity, payload, now=now)
         up = self._link.receive()
         for payload in up:
             self._relay.take_up(payload)
         self._relay.pump(now=now)
-        if now >= self._next_look:
-            self._lose_dead()
-            self._next_look = now + _LOOK_SECONDS
+        self._lose_dead(now)
         return len(down) + len(up)
 
-    def _lose_dead(self) -> None:
-        """Report ranks whose process has ended, at the second look, so that their last messages come first."""
-        dead = [hello for hello in self._relay.hellos if hello.host == self._host and not runs(hello.pid)]
-        for hello in dead:
-            if hello in self._suspects:
-                self._relay.lose(hello)
-        self._suspects = dead
+    def _lose_dead(self, now: float) -> None:
+        """Report ranks whose process has ended, all equally long after it, so that the root sees who ended first."""
+        for hello in self._relay.hellos:
+            if hello.machine == self._machine:
+                ended = self._processes.ended(hello.pid, now=now)
+                if ended is not None and now - ended >= _LAST_WORDS_SECONDS:
+                    self._relay.lose(hello)

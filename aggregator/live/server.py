@@ -7,18 +7,18 @@ acknowledgements given about twice a second.
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from typing import TYPE_CHECKING
 
 from aggregator.live import resume
-from aggregator.live.lifeline import runs
+from rankside.machine import machine_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from aggregator.live.lifeline import Lifeline
+    from aggregator.live.processes import Processes
     from aggregator.live.service import Service
     from aggregator.pipeline import Pipeline
     from rankside.transport import Hub
@@ -45,6 +45,7 @@ class Server:
         *,
         run_dir: Path,
         lifeline: Lifeline,
+        processes: Processes,
         look: Callable[[float], None],
     ) -> None:
         self._hub = hub
@@ -53,7 +54,9 @@ class Server:
         self._run_dir = run_dir
         self._lifeline = lifeline
         self._look = look
-        self._host = socket.gethostname()
+        self._processes = processes
+        self._machine = machine_name()
+        hub.wake_on(processes.descriptor)
         self._next_flush = 0.0
         self._next_look = 0.0
 
@@ -74,6 +77,7 @@ class Server:
     def _serve_once(self, wait_seconds: float) -> int:
         messages = self._hub.receive(wait_seconds=wait_seconds, at_most=_BATCH)
         now = time.monotonic()
+        self._processes.look(now=now)
         for identity, payload in messages:
             self._service.take(identity, payload, now=now)
         self._pipeline.advance(now=now)
@@ -81,7 +85,9 @@ class Server:
             self._store()
             self._next_flush = time.monotonic() + _FLUSH_SECONDS
         if now >= self._next_look:
-            self._service.lose_silent(now=now, host=self._host, runs=runs)
+            self._service.lose_silent(
+                now=now, machine=self._machine, ended=lambda pid: self._processes.ended(pid, now=now)
+            )
             self._look(now)
             self._next_look = now + _LOOK_SECONDS
         return len(messages)

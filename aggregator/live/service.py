@@ -98,9 +98,9 @@ class Service:
         for member in self.members:
             member.acknowledged = member.ledger.stored
 
-    def lose_silent(self, *, now: float, host: str, runs: Callable[[int], bool]) -> list[Member]:
+    def lose_silent(self, *, now: float, machine: str, ended: Callable[[int], float | None]) -> list[Member]:
         """Stop waiting for ranks that are gone without a goodbye, and return them."""
-        lost = self.members.lose_silent(now=now, host=host, runs=runs)
+        lost = self.members.lose_silent(now=now, machine=machine, ended=ended)
         for member in lost:
             self._aligner.leave(member.hello.rank, member.hello.incarnation)
         for member in lost[:_LOSSES_LOGGED]:
@@ -223,7 +223,7 @@ class Service:
     def _take_goodbye(self, session: Session, goodbye: messages.Goodbye, now: float) -> None:
         member = self._member(session, goodbye.rank, goodbye.incarnation, now)
         if member is not None:
-            self._add(member, member.take_goodbye(goodbye), now)
+            self._add(member, member.take_goodbye(goodbye, now), now)
             self._aligner.leave(goodbye.rank, goodbye.incarnation)
 
     def _member(self, session: Session, rank: int, incarnation: int, now: float) -> Member | None:

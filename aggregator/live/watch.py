@@ -30,7 +30,8 @@ class Watch:
         size = 1 + max((member.hello.rank for member in self._members), default=-1)
         last_step = np.full(size, -1, np.int64)
         phase = [""] * size
-        phase_seconds, silent_seconds = np.zeros(size), np.zeros(size)
+        failed = [""] * size
+        phase_seconds, silent_seconds, ended_seconds = np.zeros(size), np.zeros(size), np.full(size, np.nan)
         lost, left, seen = (np.zeros(size, np.bool_) for _ in range(3))
         for member in self._members:
             rank = member.hello.rank
@@ -38,10 +39,14 @@ class Watch:
             phase[rank] = member.phase
             phase_seconds[rank] = now - member.phase_since if member.phase_since else 0.0
             silent_seconds[rank] = now - member.heard
+            ended_seconds[rank] = np.nan if member.ended is None else now - member.ended
+            failed[rank] = member.failed
             lost[rank] = member.presence is Presence.LOST
             left[rank] = member.presence is Presence.LEFT
             seen[rank] = True
-        signs = SignsOfLife(last_step, phase, phase_seconds, silent_seconds, lost, left, seen)
+        signs = SignsOfLife(
+            last_step, phase, phase_seconds, silent_seconds, lost, left, seen, ended_seconds, failed
+        )
         return tuple(_with_stacks(finding) for finding in self._detector.observe(signs))
 
 

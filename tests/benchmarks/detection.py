@@ -283,6 +283,8 @@ def dead(size: int, runs: int, seed: int) -> Row:
                 np.zeros(size, bool),
                 np.zeros(size, bool),
                 np.ones(size, bool),
+                np.full(size, np.nan),
+                [""] * size,
             )
             for finding in detector.observe(signs):
                 if now <= death:

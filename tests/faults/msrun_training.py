@@ -9,7 +9,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import nn
 from mindspore.communication import get_rank, init
-from mindspore.train import Model
+from mindspore.train import Callback, Model
 
 from rankside import RankMonitor
 
@@ -31,11 +31,25 @@ class Samples:
         return batch[:, :4], batch[:, 4:]
 
 
+class Failure(Callback):
+    """Raises at the end of a step on one rank."""
+
+    def __init__(self, step):
+        super().__init__()
+        self._step = step
+
+    def on_train_step_end(self, run_context):
+        if run_context.original_args()["cur_step_num"] == self._step:
+            raise ValueError("a batch that cannot be used")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--until", type=int, required=True)
     parser.add_argument("--seconds", type=float, default=0.05)
+    parser.add_argument("--failing-rank", type=int)
+    parser.add_argument("--failing-step", type=int, default=30)
     options = parser.parse_args()
     init()
     ms.set_auto_parallel_context(parallel_mode=ms.ParallelMode.DATA_PARALLEL, gradients_mean=True)
@@ -44,7 +58,10 @@ def main():
     data = ms.dataset.GeneratorDataset(samples, ["x", "y"], shuffle=False)
     net = nn.Dense(4, 1)
     model = Model(net, nn.MSELoss(), nn.Momentum(net.trainable_params(), 0.01, 0.9))
-    model.train(1, data, callbacks=[RankMonitor(initial_step=options.after)], dataset_sink_mode=False)
+    callbacks = [RankMonitor(initial_step=options.after)]
+    if get_rank() == options.failing_rank:
+        callbacks.append(Failure(options.failing_step))
+    model.train(1, data, callbacks=callbacks, dataset_sink_mode=False)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def beat(**changed):
 
 def hello(**changed):
     fields = {
-        "version": wire.VERSION, "run": "r", "rank": 0, "incarnation": 1, "world_size": 2, "host": "h", "pid": 3,
+        "version": wire.VERSION, "run": "r", "rank": 0, "incarnation": 1, "world_size": 2, "machine": "h", "pid": 3,
         "coordinates": {},
     }  # fmt: skip
     return [0, *(fields | changed).values()]

@@ -8,7 +8,7 @@ SETTINGS = DetectionSettings(silent_seconds=10, stalled_seconds=30, first_step_s
 FETCHING = "fetching data"
 
 
-def signs(step, phase, seconds, *, silent=None, lost=(), left=(), unseen=()):
+def signs(step, phase, seconds, *, silent=None, lost=(), left=(), unseen=(), ended=None, failed=None):
     ranks = len(step)
     return SignsOfLife(
         np.array(step),
@@ -18,6 +18,8 @@ def signs(step, phase, seconds, *, silent=None, lost=(), left=(), unseen=()):
         np.isin(np.arange(ranks), lost),
         np.isin(np.arange(ranks), left),
         ~np.isin(np.arange(ranks), unseen),
+        np.full(ranks, np.nan) if ended is None else np.array(ended, dtype=float),
+        [""] * ranks if failed is None else failed,
     )
 
 
@@ -115,3 +117,63 @@ def test_the_rank_that_went_first_stays_named_when_the_others_follow():
     one = signs([7, 7, 7], [IN_THE_STEP] * 3, [12, 3, 12], silent=[0, 12, 0])
     all_gone = signs([7, 7, 7], [IN_THE_STEP] * 3, [22, 13, 22], silent=[10, 22, 10])
     assert [(each.status, each.ranks) for each in observe(one, all_gone)] == [("open", (1,))]
+
+
+def gone(*, ended, lost, silent=None, failed=None, left=()):
+    """ended: for how long each rank has ended, NaN where it has not or nobody knows."""
+    ranks = len(ended)
+    silent = np.nan_to_num(np.array(ended)) if silent is None else silent
+    return signs(
+        [7] * ranks,
+        [IN_THE_STEP] * ranks,
+        [5] * ranks,
+        silent=silent,
+        lost=lost,
+        left=left,
+        ended=ended,
+        failed=failed,
+    )
+
+
+def test_the_rank_that_ended_first_is_named_and_the_others_are_told_as_having_followed():
+    (finding,) = observe(gone(ended=[3.1, 4.0, 3.1], lost=[0, 1, 2]))
+    assert (finding.kind, finding.ranks) == ("silent", (1,))
+    assert "ranks 0 and 2 ended 0.90 s after it or later, in consequence" in finding.message
+
+
+@pytest.mark.parametrize("ended", [[3.98, 4.0, 3.1], [np.nan, 4.0, 3.1]])
+def test_where_two_ended_together_or_an_end_is_not_known_nobody_is_named_first(ended):
+    (finding,) = observe(gone(ended=ended, silent=[4, 4, 4], lost=[0, 1, 2]))
+    assert finding.ranks == ()
+
+
+def test_a_rank_that_dies_an_hour_after_another_one_has_not_followed_it():
+    (finding,) = observe(gone(ended=[3.0, 3600.0, np.nan], lost=[0, 1]))
+    assert finding.ranks == (0, 1)
+
+
+def test_a_rank_that_failed_is_named_and_not_those_that_msrun_then_killed():
+    state = gone(ended=[3.2, 4.0, 3.2], lost=[0, 2], left=[1], failed=["", "ValueError: bad batch", ""])
+    (finding,) = observe(state)
+    assert finding.ranks == (1,)
+    assert "rank 1: failed: ValueError: bad batch" in finding.message
+    assert "ranks 0 and 2 ended 0.80 s after it" in finding.message
+
+
+def test_a_rank_that_failed_is_named_while_the_others_wait_for_it():
+    error = ["", "ValueError: bad batch", ""]
+    assert observe(gone(ended=[np.nan, 1.0, np.nan], lost=[], left=[1], failed=error)) == []
+    (finding,) = observe(gone(ended=[np.nan, 4.0, np.nan], lost=[], left=[1], failed=error))
+    assert finding.ranks == (1,)
+    assert "2 ranks are alive and will wait for it" in finding.message
+
+
+def test_an_error_that_all_ranks_run_into_is_nobodys_fault():
+    error = ["ValueError: bad shape"] * 3
+    assert observe(gone(ended=[3.2, 4.0, 3.5], lost=[], left=[0, 1, 2], failed=error)) == []
+
+
+def test_a_rank_that_failed_because_another_one_died_is_not_accused():
+    state = gone(ended=[3.0, 4.0], lost=[1], left=[0], failed=["RuntimeError: connection lost", ""])
+    (finding,) = observe(state)
+    assert finding.ranks == (1,)

@@ -6,17 +6,19 @@ from aggregator.live.members import Members, Patience
 from rankside import messages
 
 
-def members_heard_at(*times: float, hosts: tuple[str, ...] = ()) -> Members:
+def members_heard_at(*times: float, machines: tuple[str, ...] = ()) -> Members:
     members = Members(Patience(suspect_seconds=3.0, lost_seconds=15.0))
     for rank, heard in enumerate(times):
-        host = hosts[rank] if hosts else "here"
-        members.enter(messages.Hello("run", rank, 1, len(times), host, 100 + rank, {}), b"", now=heard)
+        machine = machines[rank] if machines else "here"
+        members.enter(messages.Hello("run", rank, 1, len(times), machine, 100 + rank, {}), b"", now=heard)
     return members
 
 
 def lost(members: Members, *, now: float, ended: set[int]) -> list[int]:
     """ended: the ranks whose process has ended."""
-    found = members.lose_silent(now=now, host="here", runs=lambda pid: pid - 100 not in ended)
+    found = members.lose_silent(
+        now=now, machine="here", ended=lambda pid: now if pid - 100 in ended else None
+    )
     return [member.hello.rank for member in found]
 
 
@@ -33,7 +35,7 @@ def test_processes_that_have_ended_are_given_up_together_whenever_they_were_last
 
 
 def test_a_rank_elsewhere_is_given_up_after_long_silence_only() -> None:
-    members = members_heard_at(0, 10, hosts=("there", "there"))
+    members = members_heard_at(0, 10, machines=("there", "there"))
     assert lost(members, now=14, ended={0, 1}) == []
     assert lost(members, now=16, ended={0, 1}) == [0]
 

@@ -1,0 +1,61 @@
+"""The ranks' processes on this machine: which have ended, and when.
+
+The kernel tells of them in the order in which they ended, at once where `descriptor` is polled. A kernel or a Python
+without process descriptors (before Linux 5.3) leaves looking them up, which finds the ends of several together.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+
+
+class Processes:
+    """Watches processes from the first question about them on. descriptor: readable when one of them has ended."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self.descriptor = self._epoll.fileno()
+        self._watched: dict[int, int] = {}  # the process's number by its descriptor
+        self._known: dict[int, float | None] = {}  # when it ended, by its number; None while it runs
+
+    def look(self, *, now: float) -> None:
+        """Take note of those that have ended since the last look. now: seconds of the caller's clock."""
+        for descriptor, _ in self._epoll.poll(0):
+            self._known[self._watched.pop(descriptor)] = now
+            os.close(descriptor)
+
+    def ended(self, pid: int, *, now: float) -> float | None:
+        """Return when the process ended, as far as is known by now, or None while it runs."""
+        if pid not in self._known and not self._watch(pid):
+            return None if runs(pid) else self._known.setdefault(pid, now)
+        return self._known[pid]
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        for descriptor in self._watched:
+            os.close(descriptor)
+        self._watched.clear()
+        self._epoll.close()
+
+    def _watch(self, pid: int) -> bool:
+        """Return whether the process is there and can be watched."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            return False
+        self._watched[descriptor] = pid
+        self._known[pid] = None
+        self._epoll.register(descriptor, select.EPOLLIN)
+        return True
+
+
+def runs(pid: int) -> bool:
+    """Return whether a process of this machine still runs."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    # The field behind the command, which stands in parentheses: a zombie is dead, its parent has not noticed.
+    return state.rpartition(")")[2].split()[0] not in {"Z", "X"}
