@@ -29,9 +29,12 @@ def merge_run(
     *,
     output: Path,
     detect: tuple[str, ...] = (),
+    layout: Mapping[str, int] | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[str, ...]:
     """Merge the rank folders below the roots into `output`: merged runs and findings, published by rename.
+
+    layout: sizes of the parallel layout; None for the ranks' places in the first root's run.json, if it has any.
 
     Where `output` is a run's folder, an aggregator of that run can go on from there. Rank files are only read.
     Findings that need a clock (stalled, silent) are kept from the file that is replaced. Returns what was damaged
@@ -42,7 +45,10 @@ def merge_run(
     settings = DetectionSettings.from_pairs(detect)
     run = run_file.read(roots[0] / "run.json")
     places = run_file.layout(run)
-    groups = PeerGroups.from_coordinates(places) if places else PeerGroups()
+    if layout is not None:
+        groups = PeerGroups.from_layout(layout)
+    else:
+        groups = PeerGroups.from_coordinates(places) if places else PeerGroups()
     in_place = output.resolve() in {root.resolve() for root in roots}
     if in_place:
         _check_whole(run, folders)

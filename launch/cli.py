@@ -98,8 +98,14 @@ def _tensorboard(options: argparse.Namespace, arguments: list[str]) -> int:
 
 def _merge(options: argparse.Namespace, _: list[str]) -> int:
     from launch.merge import merge
+    from launch.plan import check_layout
 
-    return merge(options.folders, output=options.output, detect=options.detect)
+    return merge(
+        options.folders,
+        output=options.output,
+        detect=options.detect,
+        layout=check_layout(options.layout, world_size=None),
+    )
 
 
 def _serve(options: argparse.Namespace, _: list[str]) -> int:

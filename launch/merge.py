@@ -15,20 +15,29 @@ from launch.terminal import say, tell
 from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 
-def merge(folders: Sequence[Path], *, output: Path | None = None, detect: Sequence[str] = ()) -> int:
+def merge(
+    folders: Sequence[Path],
+    *,
+    output: Path | None = None,
+    detect: Sequence[str] = (),
+    layout: Mapping[str, int] | None = None,
+) -> int:
     """Merge the rank folders in `folders` into `output`, the first of them unless given; return the exit code.
 
+    layout: sizes of the parallel layout; None for what the run says of it.
     Shows how far it is where standard error is a terminal, and names what was damaged. Raises UsageError where
     there is nothing to merge, or where the run still goes on.
     """
     target = folders[0] if output is None else output
     try:
         with _claimed(target), _progress() as progress:
-            damages = merge_run(folders, output=target, detect=tuple(detect), progress=progress)
+            damages = merge_run(
+                folders, output=target, detect=tuple(detect), layout=layout, progress=progress
+            )
     except ConfigError as error:
         raise UsageError(str(error)) from None
     except OSError as error:

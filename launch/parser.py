@@ -135,6 +135,13 @@ class OneLineParser(argparse.ArgumentParser):
         """Print the line and exit with code 2."""
         self.exit(2, f"crossrank: {message} (see {self.prog} --help)\n")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Refuse what is unknown here, where the command is known, and not in the parser above it."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
 
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser; its results hold the `command` and whether it `takes_rest`, words after `--`."""
@@ -215,6 +222,7 @@ def _add_run(command: Commands) -> None:
     _add_security(parser)
     _add_waits(parser)
     _add_detect(parser)
+    _add_reactions(parser)
 
 
 def _add_demo(command: Commands) -> None:
@@ -280,6 +288,7 @@ def _add_serve(command: Commands) -> None:
     )
     _add_waits(parser)
     _add_detect(parser)
+    _add_reactions(parser)
     _add_security(parser)
     _add_descriptors(parser)
 
@@ -402,6 +411,9 @@ def _add_detect(parser: argparse.ArgumentParser) -> None:
         help="parallel layout, such as dp=4,tp=2,pp=1, so that ranks are compared with their peers only "
         "(default: what the ranks know of it)",
     )
+
+
+def _add_reactions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--webhook",
         metavar="URL",

@@ -33,6 +33,11 @@ def open_tensorboard(folder: Path, *, per_rank_view: int, arguments: Sequence[st
     per_rank_view: a run with more ranks than this shows merged curves and suspects only.
     arguments: handed on to TensorBoard. Raises UsageError when there is nothing to show.
     """
+    if per_rank_view < 0:
+        raise UsageError(f"--per-rank-view must be at least 0, not {per_rank_view}")
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise UsageError(f"{folder} {what}; give a run folder, or a folder of runs")
     run_dirs = list(find_runs(folder))
     if not run_dirs:
         raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 
 import numpy as np
@@ -114,6 +115,25 @@ def test_a_run_that_still_goes_on_is_left_alone(run_dir, capsys):
         os.close(claim)
     assert "still goes on" in capsys.readouterr().err
     assert not (run_dir / "merged").exists()
+
+
+def test_a_given_layout_says_which_ranks_must_hold_equal_parameters(tmp_path):
+    """Two pipeline stages of two replicas each: the second ones part at step 5."""
+    folder = tmp_path / "run"
+    for rank, fingerprint in enumerate((7.0, 7.0, 9.0, 8.0)):
+        with SummaryWriter(str(folder / f"rank_{rank}")) as writer:
+            for step in range(1, 21):
+                writer.add_scalar("param-fingerprint", fingerprint if step >= 5 or rank < 3 else 9.0, step)
+    compared = {}
+    for name, layout in {"all": [], "stages": ["--layout", "dp=2,pp=2"]}.items():
+        output = tmp_path / name
+        assert main(["merge", str(folder), "--output", str(output), *layout]) == 0
+        lines = map(json.loads, (output / "findings.jsonl").read_text().splitlines())
+        compared[name] = {
+            (line["first_step"], *line["ranks"]) for line in lines if line["kind"] == "mismatch"
+        }
+    assert min(compared["all"])[0] == 1
+    assert compared["stages"] == {(5,)}  # of two replicas nobody can tell which one is wrong
 
 
 def _content(folder):
