@@ -146,8 +146,14 @@ class EventFileWriter:
         self._append(self._event(step, field(5, b"".join(field(1, value) for value in values))))
 
     def write_session_start(self, step: int) -> None:
-        """Say that training begins anew at this step: TensorBoard drops what it has from this step on."""
-        self._append(self._event(step, field(7, _SESSION_START)))
+        """Say that training begins anew at this step: TensorBoard drops what it has from this step on.
+
+        It is said twice, since TensorBoard takes the first session start of a run for its beginning, and drops
+        nothing then. TensorBoard's fast data server passes over it: it drops what a tag has from a step on when the
+        tag comes again at that step.
+        """
+        for _ in range(2):
+            self._append(self._event(step, field(7, _SESSION_START)))
 
     def write_event_bytes(self, event: bytes) -> None:
         """Write a serialized `Event` as it is."""

@@ -215,8 +215,8 @@ def test_a_session_start_drops_what_tensorboard_drops(tmp_path):
         assert points(series[tag]) == [(scalar.step, scalar.value) for scalar in accumulator.Scalars(tag)]
     assert points(series["b"]) == [(0, 0.0), (1, -1.0), (2, -2.0), (3, -3.0)]
     reports = list(read_reports(tmp_path))
-    assert [report.step for report in reports] == [*range(10), 4, 4]
-    assert [report.session_start for report in reports] == [False] * 10 + [True, False]
+    assert [report.step for report in reports] == [*range(10), 4, 4, 4]
+    assert [report.session_start for report in reports] == [False] * 10 + [True, True, False]
     assert reports[10].tags == ()
 
 

@@ -112,7 +112,7 @@ def test_a_resumed_training_begins_a_session_that_voids_the_steps_trained_again(
         for event in EventFileLoader(str(file)).Load()
         if event.session_log.status == SessionLog.START
     ]
-    assert sessions == [16]
+    assert sessions == [16, 16]
 
 
 @pytest.mark.real
