@@ -23,6 +23,7 @@ TAG_LIMIT = 1 << 16
 ROW_LIMIT = 1 << 16
 TEXT_LIMIT_BYTES = 4096
 STEP_LIMIT = 1 << 53
+PID_LIMIT = (1 << 31) - 1  # what the kernel's calls take
 
 NOBODY = -1  # the rank of a refusal that concerns the connection
 GONE = "gone without a goodbye"  # the reason that a relay gives for a rank whose process has ended

@@ -39,6 +39,7 @@ import numpy as np
 from rankside.errors import WireError
 from rankside.messages import (
     NOBODY,
+    PID_LIMIT,
     RANK_LIMIT,
     ROW_LIMIT,
     STEP_LIMIT,
@@ -172,7 +173,7 @@ def _read_hello(  # noqa: PLR0917 (the order of the fields on the wire)
         incarnation=_integer(incarnation, "incarnation", STEP_LIMIT),
         world_size=world_size,
         machine=_text(machine, "machine", NAME_LIMIT_BYTES),
-        pid=_integer(pid, "pid", STEP_LIMIT),
+        pid=_integer(pid, "pid", PID_LIMIT),
         coordinates={
             _text(k, "coordinate", 64): _integer(v, "coordinate index", RANK_LIMIT)
             for k, v in coordinates.items()

@@ -1,7 +1,8 @@
 """The ranks' processes on this machine: which have ended, and when.
 
 The kernel tells of them in the order in which they ended, at once where `descriptor` is polled. A kernel or a Python
-without process descriptors (before Linux 5.3) leaves looking them up, which finds the ends of several together.
+without process descriptors (before Linux 5.3) leaves looking them up now and then, which finds the ends of several
+together.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import select
 from pathlib import Path
+
+_LOOK_UP_SECONDS = 1.0  # between two times of looking up those that cannot be watched
 
 
 class Processes:
@@ -18,6 +21,8 @@ class Processes:
         self._epoll = select.epoll()
         self.descriptor = self._epoll.fileno()
         self._watched: dict[int, int] = {}  # the process's number by its descriptor
+        self._unwatched: set[int] = set()  # those that run, by number, without a descriptor
+        self._next_look_up = 0.0
         self._known: dict[int, float | None] = {}  # when it ended, by its number; None while it runs
 
     def look(self, *, now: float) -> None:
@@ -25,11 +30,17 @@ class Processes:
         for descriptor, _ in self._epoll.poll(0):
             self._known[self._watched.pop(descriptor)] = now
             os.close(descriptor)
+        if self._unwatched and now >= self._next_look_up:
+            self._next_look_up = now + _LOOK_UP_SECONDS
+            gone = {pid for pid in self._unwatched if not runs(pid)}
+            self._unwatched -= gone
+            self._known.update(dict.fromkeys(gone, now))
 
     def ended(self, pid: int, *, now: float) -> float | None:
         """Return when the process ended, as far as is known by now, or None while it runs."""
-        if pid not in self._known and not self._watch(pid):
-            return None if runs(pid) else self._known.setdefault(pid, now)
+        # Where a number runs of which it is known that it ended, the kernel has given it to another process.
+        if pid not in self._known or (self._known[pid] is not None and runs(pid)):
+            self._known[pid] = self._watch(pid, now)
         return self._known[pid]
 
     def close(self) -> None:
@@ -39,16 +50,18 @@ class Processes:
         self._watched.clear()
         self._epoll.close()
 
-    def _watch(self, pid: int) -> bool:
-        """Return whether the process is there and can be watched."""
+    def _watch(self, pid: int, now: float) -> float | None:
+        """Return when the process ended, now at the latest, or watch it."""
+        if not runs(pid):
+            return now
         try:
             descriptor = os.pidfd_open(pid)
         except (AttributeError, OSError):
-            return False
-        self._watched[descriptor] = pid
-        self._known[pid] = None
-        self._epoll.register(descriptor, select.EPOLLIN)
-        return True
+            self._unwatched.add(pid)
+        else:
+            self._watched[descriptor] = pid
+            self._epoll.register(descriptor, select.EPOLLIN)
+        return None
 
 
 def runs(pid: int) -> bool:

@@ -29,7 +29,7 @@ def hellos(draw):
         draw(sequences),
         world_size,
         draw(texts),
-        draw(sequences),
+        draw(st.integers(0, messages.PID_LIMIT)),
         draw(st.dictionaries(st.text(max_size=8), st.integers(0, messages.RANK_LIMIT), max_size=16)),
     )
 
@@ -162,6 +162,7 @@ HOSTILE = {
     "hello: version is a truth value": hello(version=True),
     "hello: rank beyond the world": hello(rank=2),
     "hello: negative rank": hello(rank=-1),
+    "hello: pid beyond what a kernel takes": hello(pid=messages.PID_LIMIT + 1),
     "hello: rank is a float": hello(rank=0.0),
     "hello: world of nobody": hello(world_size=0),
     "hello: huge world": hello(world_size=messages.RANK_LIMIT + 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import subprocess
@@ -59,12 +60,32 @@ def test_a_process_that_had_ended_before_the_first_question_ended_now(processes:
 def test_without_process_descriptors_an_end_is_found_by_looking_it_up(
     processes: Processes, sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr(os, "pidfd_open")
+    def refuse(_: int) -> int:
+        raise OSError(errno.ENOSYS, "as a kernel before 5.3 does")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
     assert processes.ended(sleepers[0].pid, now=1.0) is None
+    processes.look(now=2.0)
     sleepers[0].kill()
     sleepers[0].wait()
-    processes.look(now=2.0)
-    assert processes.ended(sleepers[0].pid, now=3.0) == 3.0
+    processes.look(now=2.5)
+    assert processes.ended(sleepers[0].pid, now=2.5) is None
+    processes.look(now=3.0)
+    assert processes.ended(sleepers[0].pid, now=4.0) == 3.0
+
+
+def test_a_number_that_the_kernel_gives_to_another_process_is_watched_again(
+    processes: Processes, sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = sleepers[0].pid
+    with monkeypatch.context() as before:
+        before.setattr("aggregator.live.processes.runs", lambda _: False)
+        assert processes.ended(pid, now=1.0) == 1.0
+    assert processes.ended(pid, now=2.0) is None
+    sleepers[0].kill()
+    assert select.select([processes.descriptor], [], [], 30)[0]
+    processes.look(now=3.0)
+    assert processes.ended(pid, now=4.0) == 3.0
 
 
 def test_a_pid_namespace_is_a_machine_of_its_own() -> None:
