@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from aggregator.detect.settings import DetectionSettings
 
 IN_THE_STEP = "in the step"
-_APART_SECONDS = (
-    0.05  # what a rank that ended first is ahead of the next: processes killed together end within it
-)
+_APART_SECONDS = 0.05  # by which a rank ended first: those that are killed together end within it
 _FOLLOWING_SECONDS = 10.0  # within which the others are ended on its account; msrun looks once a second
 _FAILED_SECONDS = 3.0  # until a failed rank is taken for the only one, where all run into the same error
 _EXCUSED = ("evaluating", "leaving", "idle", "starting")
@@ -119,7 +117,10 @@ def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | No
             "stopped, or one rank died and msrun then ended the others: msrun's output names it"
         )
         return _finding("silent", (), signs, message, first_step=front + 1, step=front, score=0.0)
-    first = min(ranks, key=lambda rank: (signs.last_step[rank], -signs.silent_seconds[rank]))
+    if followers.any():  # then it is known when each of them ended
+        first = max(ranks, key=lambda rank: float(signs.ended_seconds[rank]))
+    else:
+        first = min(ranks, key=lambda rank: (signs.last_step[rank], -signs.silent_seconds[rank]))
     step = int(signs.last_step[first])
     front = int(signs.last_step[signs.seen].max())
     return _finding(

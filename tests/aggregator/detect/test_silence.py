@@ -119,12 +119,12 @@ def test_the_rank_that_went_first_stays_named_when_the_others_follow():
     assert [(each.status, each.ranks) for each in observe(one, all_gone)] == [("open", (1,))]
 
 
-def gone(*, ended, lost, silent=None, failed=None, left=()):
+def gone(*, ended, lost, silent=None, failed=None, left=(), step=None):
     """ended: for how long each rank has ended, NaN where it has not or nobody knows."""
     ranks = len(ended)
     silent = np.nan_to_num(np.array(ended)) if silent is None else silent
     return signs(
-        [7] * ranks,
+        [7] * ranks if step is None else step,
         [IN_THE_STEP] * ranks,
         [5] * ranks,
         silent=silent,
@@ -150,6 +150,13 @@ def test_where_two_ended_together_or_an_end_is_not_known_nobody_is_named_first(e
 def test_a_rank_that_dies_an_hour_after_another_one_has_not_followed_it():
     (finding,) = observe(gone(ended=[3.0, 3600.0, np.nan], lost=[0, 1]))
     assert finding.ranks == (0, 1)
+
+
+def test_what_followed_is_told_from_the_rank_that_ended_first_whatever_step_another_one_had_reached():
+    (finding,) = observe(gone(ended=[60.0, 59.0, 20.0, np.nan], lost=[0, 1, 2], step=[7, 7, 3, 7]))
+    assert finding.ranks == (0, 2)
+    assert "rank 0 was last heard 60 s ago, in the step after step 7" in finding.message
+    assert "rank 1 ended 1.00 s after it" in finding.message
 
 
 def test_a_rank_that_failed_is_named_and_not_those_that_msrun_then_killed():
