@@ -35,7 +35,6 @@ def merge_run(
     """Merge the rank folders below the roots into `output`: merged runs and findings, published by rename.
 
     layout: sizes of the parallel layout; None for the ranks' places in the first root's run.json, if it has any.
-
     Where `output` is a run's folder, an aggregator of that run can go on from there. Rank files are only read.
     Findings that need a clock (stalled, silent) are kept from the file that is replaced. Returns what was damaged
     in the rank files, a line each. Raises `ConfigError` where there is nothing to merge, and OSError where the
@@ -47,8 +46,10 @@ def merge_run(
     places = run_file.layout(run)
     if layout is not None:
         groups = PeerGroups.from_layout(layout)
+    elif places:
+        groups = PeerGroups.from_coordinates(places)
     else:
-        groups = PeerGroups.from_coordinates(places) if places else PeerGroups()
+        groups = PeerGroups()
     in_place = output.resolve() in {root.resolve() for root in roots}
     if in_place:
         _check_whole(run, folders)
