@@ -10,6 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from launch.options import (
+    add_binds,
+    add_descriptors,
+    add_detect,
+    add_logdir,
+    add_reactions,
+    add_security,
+    add_waits,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -188,7 +198,7 @@ def _add_run(command: Commands) -> None:
         epilog=_RUN_EXIT_CODES,
         usage="crossrank run [options] -- msrun [msrun options] train.py [arguments]",
     )
-    _add_logdir(parser)
+    add_logdir(parser)
     parser.add_argument(
         "--run-name",
         metavar="NAME",
@@ -219,10 +229,10 @@ def _add_run(command: Commands) -> None:
         metavar="N",
         help="with several nodes: port of the aggregator on node 0 (default: msrun's --master_port + 1)",
     )
-    _add_security(parser)
-    _add_waits(parser)
-    _add_detect(parser)
-    _add_reactions(parser)
+    add_security(parser)
+    add_waits(parser)
+    add_detect(parser)
+    add_reactions(parser)
 
 
 def _add_demo(command: Commands) -> None:
@@ -232,7 +242,7 @@ def _add_demo(command: Commands) -> None:
         description=_DEMO_DESCRIPTION,
         epilog=_DEMO_EXIT_CODES,
     )
-    _add_logdir(parser)
+    add_logdir(parser)
     parser.add_argument("--healthy", action="store_true", help="damage no rank")
     parser.add_argument(
         "--tensorboard", action="store_true", help="then open TensorBoard on it, until Ctrl-C"
@@ -271,7 +281,7 @@ def _add_merge(command: Commands) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="where to write (default: into the first RUN_DIR)"
     )
-    _add_detect(parser)
+    add_detect(parser)
 
 
 def _add_serve(command: Commands) -> None:
@@ -282,15 +292,15 @@ def _add_serve(command: Commands) -> None:
         epilog=_SERVE_EXIT_CODES,
     )
     parser.add_argument("--run-dir", type=Path, required=True, metavar="DIR", help="the run's folder")
-    _add_binds(parser)
+    add_binds(parser)
     parser.add_argument(
         "--world-size", type=int, metavar="N", help="number of ranks (default: what the ranks say)"
     )
-    _add_waits(parser)
-    _add_detect(parser)
-    _add_reactions(parser)
-    _add_security(parser)
-    _add_descriptors(parser)
+    add_waits(parser)
+    add_detect(parser)
+    add_reactions(parser)
+    add_security(parser)
+    add_descriptors(parser)
 
 
 def _add_relay(command: Commands) -> None:
@@ -300,15 +310,15 @@ def _add_relay(command: Commands) -> None:
         description=_RELAY_DESCRIPTION,
         epilog=_SERVE_EXIT_CODES + _RELAY_EXIT_CODE,
     )
-    _add_binds(parser)
+    add_binds(parser)
     parser.add_argument(
         "--upstream",
         required=True,
         metavar="ENDPOINT",
         help="where the aggregator or a further relay listens",
     )
-    _add_security(parser)
-    _add_descriptors(parser)
+    add_security(parser)
+    add_descriptors(parser)
 
 
 def _add_keygen(command: Commands) -> None:
@@ -334,93 +344,3 @@ def _add_overhead(command: Commands) -> None:
         "--steps", type=int, default=200, metavar="N", help="steps of each turn (default: 200)"
     )
     parser.add_argument("--repeat", type=int, default=2, metavar="K", help="pairs of turns (default: 2)")
-
-
-def _add_binds(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--bind",
-        required=True,
-        action="append",
-        metavar="ENDPOINT",
-        help="where to listen: ipc://PATH or tcp://ADDRESS:PORT; may be repeated",
-    )
-
-
-def _add_descriptors(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--ready-fd", type=int, metavar="FD", help="write the endpoint to this descriptor once it listens"
-    )
-    parser.add_argument(
-        "--lifeline-fd",
-        type=int,
-        metavar="FD",
-        help="end of file on this descriptor: no more ranks will come",
-    )
-
-
-def _add_security(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--key",
-        type=Path,
-        metavar="FILE",
-        help="key file for connections between machines; the same on all of them (see crossrank keygen)",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="allow connections between machines without a key"
-    )
-
-
-def _add_logdir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--logdir",
-        type=Path,
-        default=Path("runs"),
-        metavar="DIR",
-        help="folder that holds the runs (default: runs)",
-    )
-
-
-def _add_waits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-wait",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="seconds for which the ranks of a step wait for the missing ones (default: 30)",
-    )
-    parser.add_argument(
-        "--max-lag",
-        type=int,
-        default=10_000,
-        metavar="N",
-        help="steps by which a rank may lag before a step is closed without it (default: 10000)",
-    )
-
-
-def _add_detect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--detect",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="change a threshold of detection; may be repeated (a wrong name prints those that exist)",
-    )
-    parser.add_argument(
-        "--layout",
-        metavar="SIZES",
-        help="parallel layout, such as dp=4,tp=2,pp=1, so that ranks are compared with their peers only "
-        "(default: what the ranks know of it)",
-    )
-
-
-def _add_reactions(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--webhook",
-        metavar="URL",
-        help="post each finding there, as a line of findings.jsonl with the run's name",
-    )
-    parser.add_argument(
-        "--stop-on-nonfinite",
-        action="store_true",
-        help="ask training for an orderly stop after a loss that is NaN or infinite",
-    )
