@@ -7,6 +7,7 @@ exit code; such failures are said in one line each. The launcher itself is one t
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -14,16 +15,17 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from aggregator.sinks import run_file
 from launch.aggregator_process import AggregatorProcess
 from launch.arguments import relay_arguments, serve_arguments
 from launch.errors import UsageError
 from launch.plan import check_run_name
 from launch.processes import become_subreaper, children, program_name, reap, send, start
 from launch.run_folders import lock_run_dir, make_run_dir, private_endpoint
-from launch.run_record import write_run_record
 from launch.terminal import say
 from launch.worker_environment import worker_environment
 from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
+from rankside.run_record import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,7 +77,9 @@ def _enter_run(plan: RunPlan, stack: ExitStack) -> tuple[Path, tuple[int, ...]]:
     lock = lock_run_dir(run_dir)
     stack.callback(os.close, lock)
     try:
-        write_run_record(run_dir, plan.command, now=time.time())
+        path = run_dir / "run.json"
+        entries = {**run_file.read(path), **run_record(run_dir.name, plan.command, now=time.time())}
+        run_file.publish(path, json.dumps(entries, indent=2))
     except OSError as error:
         say(f"cannot write run.json: {error.strerror}; training goes on without it")
     return run_dir, (lock,)

@@ -17,6 +17,7 @@ import os
 import select
 import stat
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rankside.errors import TransportError
 from rankside.private_socket import make_private_endpoint
 from rankside.python_program import python_program
+from rankside.run_record import run_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,8 +83,11 @@ def make_run_name(logdir: Path, *, now: float) -> str:
 
 
 def _start(config: RankConfig) -> Location:
-    run_dir = (config.logdir / make_run_name(config.logdir, now=time.time())).absolute()
+    now = time.time()
+    run_dir = (config.logdir / make_run_name(config.logdir, now=now)).absolute()
     run_dir.mkdir(parents=True)
+    entries = run_record(run_dir.name, sys.orig_argv, now=now)
+    (run_dir / "run.json").write_text(json.dumps(entries, indent=2))
     endpoint = make_private_endpoint()
     ready_read, ready_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()

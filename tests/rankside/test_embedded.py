@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +114,10 @@ def test_three_ranks_share_one_run_folder_and_its_aggregator_ends_after_them(job
     content = json.loads((folder / "run.json").read_text())
     assert content["world_size"] == 3
     assert content["tags"]["loss"]["kind"] == "local"
+    assert content["run"] == run
+    assert content["command"] == [sys.executable, "-c", _RANK]
+    assert content["versions"]["numpy"] == np.__version__
+    assert datetime.strptime(content["start_time"], "%Y-%m-%dT%H:%M:%S%z") <= datetime.now(timezone.utc)
 
 
 def test_when_rank_0_is_killed_the_others_finish_and_the_aggregator_ends(job, within):

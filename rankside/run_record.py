@@ -1,18 +1,14 @@
-"""Writes into `run.json` what only the launcher knows: the command, the start time and the versions."""
+"""What is written into a new run's `run.json` by whoever makes its folder, the launcher or rank 0."""
 
 from __future__ import annotations
 
-import json
 import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from aggregator.sinks import run_file
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 _DISTRIBUTIONS = ("crossrank", "mindspore", "mindformers", "numpy", "tensorboard")
 
@@ -31,10 +27,3 @@ def run_record(run_name: str, command: Sequence[str], *, now: float) -> dict[str
         "start_time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
         "versions": versions,
     }
-
-
-def write_run_record(run_dir: Path, command: Sequence[str], *, now: float) -> None:
-    """Put the entries into the run's file, beside those that are there. Raises OSError."""
-    path = run_dir / "run.json"
-    entries = {**run_file.read(path), **run_record(run_dir.name, command, now=now)}
-    run_file.publish(path, json.dumps(entries, indent=2))
