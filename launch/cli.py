@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
     from launch.summary import summary
 
     plan = RunPlan.checked(
-        command=command,
+        command=_required(options.command, command),
         logdir=options.logdir,
         run_name=options.run_name,
         name_parts=options.name_with,
@@ -77,6 +77,12 @@ def _run(options: argparse.Namespace, command: list[str]) -> int:
             else "not all of it has reached node 0; `crossrank merge` with the run folders of all nodes completes it"
         )
     return outcome.exit_code
+
+
+def _required(name: str, command: list[str]) -> list[str]:
+    if not command:
+        raise UsageError(f"no msrun after --; write: crossrank {name} [options] -- msrun [options] train.py")
+    return command
 
 
 def _key_of_environment() -> Path | None:
@@ -154,6 +160,7 @@ def _relay(options: argparse.Namespace, _: list[str]) -> int:
 def _overhead(options: argparse.Namespace, command: list[str]) -> int:
     from launch.overhead import overhead
 
+    command = _required(options.command, command)
     return overhead(command, steps=options.steps, repeat=options.repeat, environment=os.environ)
 
 

@@ -84,8 +84,6 @@ def overhead(command: Sequence[str], *, steps: int, repeat: int, environment: Ma
 
 
 def _plan(command: Sequence[str], logdir: Path) -> RunPlan:
-    if not command:
-        raise UsageError("no msrun after --; write: crossrank overhead [options] -- msrun [options] train.py")
     plan = RunPlan.checked(
         command=command,
         logdir=logdir,

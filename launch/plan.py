@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 import socket
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,8 +89,8 @@ class RunPlan:
     ) -> RunPlan:
         """Return the plan for these options, or raise UsageError.
 
-        port: of the root, for the other nodes; None takes the one after msrun's own. run_name: the user's own
-        name; None makes one of `time_stamp` and the `name_parts` (KEY=VALUE each).
+        command: not empty. port: of the root, for the other nodes; None takes the one after msrun's own.
+        run_name: the user's own name; None makes one of `time_stamp` and the `name_parts` (KEY=VALUE each).
         """
         check_tuning(max_wait_seconds=max_wait_seconds, max_lag_steps=max_lag_steps, detect=detect)
         program = _resolved_command(command)
@@ -193,8 +194,6 @@ def check_run_name(name: str) -> None:
 
 
 def _resolved_command(command: Sequence[str]) -> tuple[str, ...]:
-    if not command:
-        raise UsageError("no msrun after --; write: crossrank run [options] -- msrun [options] train.py")
     program = shutil.which(command[0])
     if program is None:
         raise UsageError(f"there is no program {command[0]!r} after --; is it on PATH and executable?")
@@ -219,14 +218,17 @@ def check_webhook(url: str | None) -> str | None:
 
 
 def _check_writable(run_dir: Path) -> None:
-    """Raise UsageError unless `run_dir` exists as a writable folder or can be made."""
+    """Raise UsageError unless `run_dir` exists as a writable folder or can be made; only trying tells."""
     nearest = run_dir
     while not os.path.lexists(nearest):
         nearest = nearest.parent
     if not nearest.is_dir():
         raise UsageError(f"cannot write the run to {run_dir}: {nearest} is not a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise UsageError(f"cannot write the run to {run_dir}: {nearest} is not writable")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".crossrank-", dir=nearest):
+            pass
+    except OSError as error:
+        raise UsageError(f"cannot write the run to {run_dir}: {nearest}: {error.strerror}") from None
 
 
 def _checked_bind(bind: str) -> str:
