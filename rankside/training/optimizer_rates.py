@@ -21,6 +21,11 @@ def distinct_rates(optimizer: Any) -> list[Any]:
     return list({id(rate): rate for rate in rates}.values())
 
 
+def is_schedule(rate: Any) -> bool:
+    """Whether a rate is a schedule cell, to be called with the optimizer's count of steps."""
+    return callable(rate) and hasattr(rate, "construct")
+
+
 def rate_tags(count: int) -> list[Tag]:
     """Return the tags of so many learning rates: `learning-rate`, or one a parameter group."""
     if count <= 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import mindspore
 import numpy as np
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ def fetch_mean(value: Any) -> float:
     except (AttributeError, ValueError, TypeError, RuntimeError):
         array = np.asarray(value.asnumpy() if hasattr(value, "asnumpy") else value)
         return float(array.astype(np.float64).mean())
+
+
+def snapshot(parameter: Any) -> Any:
+    """Return a parameter as it is now, which the next step will not overwrite; waits for no device.
+
+    A CPU's parameters are the host's own memory, and copying them there is the cheaper.
+    """
+    if mindspore.get_context("device_target") == "CPU":
+        return np.array(parameter.asnumpy())
+    return parameter.copy()
 
 
 def later(value: Any) -> float | Callable[[], float]:

@@ -120,15 +120,16 @@ def test_windows_are_reduced_and_stand_at_their_last_step(run_dir, graph_mode):
     assert curve(run_dir, "loss") == pytest.approx(expected, rel=1e-5)
 
 
-def test_each_step_of_a_dataset_sink_gets_the_norms_that_were_noted_inside_it(run_dir, graph_mode):
-    """A CPU has no dataset sink; so the train cell is run several times between two step ends, as a sink does."""
+def _train_in_sinks(optimizer_of, *, gradient_norms):
+    """Train 12 steps in sinks of 4: a CPU has no dataset sink, so the train cell runs 4 times between step ends."""
     mindspore.set_seed(1)
     net = nn.Dense(4, 2)
-    cell = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+    cell = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer_of(net.trainable_params()))
     cell.set_train()
-    parameters = {"train_network": cell, "optimizer": cell.optimizer, "cur_step_num": 0, "batch_num": 4}
+    parameters = {"train_network": cell, "optimizer": cell.optimizer, "cur_step_num": 0}
+    parameters |= {"batch_num": 4, "epoch_num": 3}
     context = RunContext(parameters)
-    monitor, alone = RankMonitor(log_every=0), RankMonitor(log_every=0)
+    monitor, alone = (RankMonitor(log_every=0, gradient_norms=gradient_norms) for _ in range(2))
     batches = list(samples(12).create_tuple_iterator())
     with monitor:
         monitor.on_train_begin(context)
@@ -142,9 +143,21 @@ def test_each_step_of_a_dataset_sink_gets_the_norms_that_were_noted_inside_it(ru
         monitor.on_train_end(context)
     monitor.close()
     assert alone.failed == monitor.failed == {}
+
+
+def test_each_step_of_a_dataset_sink_gets_the_norms_that_were_noted_inside_it(run_dir, graph_mode):
+    _train_in_sinks(lambda parameters: nn.SGD(parameters, 0.1), gradient_norms=True)
     norms = curve(run_dir, "grad-norm")
     assert sorted(norms) == list(range(1, 13))
     assert len(set(norms.values())) == 12
     assert sorted(curve(run_dir, "loss")) == [4, 8, 12]
     assert sorted(curve(run_dir, "iteration-time")) == [8, 12]
     assert "overflow" not in tags(run_dir)
+
+
+@pytest.mark.parametrize(("gradient_norms", "steps"), [(True, range(1, 13)), (False, (4, 8, 12))])
+def test_the_rate_of_a_dataset_sink_is_that_of_its_last_step(run_dir, graph_mode, gradient_norms, steps):
+    schedule = nn.ExponentialDecayLR(0.5, 0.5, 4)
+    _train_in_sinks(lambda parameters: nn.SGD(parameters, schedule), gradient_norms=gradient_norms)
+    expected = {step: 0.5 * 0.5 ** ((step - 1) / 4) for step in steps}
+    assert curve(run_dir, "learning-rate") == pytest.approx(expected, rel=1e-5)

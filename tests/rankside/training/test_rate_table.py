@@ -1,0 +1,65 @@
+"""A schedule is asked for many steps at once, and never for steps that the training does not have."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from mindspore import nn, ops
+from mindspore.nn.learning_rate_schedule import LearningRateSchedule
+
+from rankside.training.rate_table import RateTable
+
+
+class _Asked(LearningRateSchedule):
+    """Exponential decay that notes what it was asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = []
+        self.decay = nn.ExponentialDecayLR(0.5, 0.5, 100)
+
+    def construct(self, global_step):
+        self.counts.append(global_step.asnumpy().tolist())
+        return self.decay(global_step)
+
+
+def test_three_thousand_steps_ask_the_schedule_a_few_times_and_not_beyond_the_training():
+    schedule = _Asked()
+    table = RateTable(schedule, first=40, step=1000, length=3000)
+    for step in range(1001, 4001):
+        table.reach(step)
+    assert len(schedule.counts) <= 6
+    assert max(map(max, schedule.counts)) == 40 + 3000 - 1
+    counts = np.arange(40, 3040)
+    rates = [table.at(count) for count in counts.tolist()]
+    np.testing.assert_allclose(rates, 0.5 * 0.5 ** (counts / 100), rtol=2e-6)
+
+
+def test_a_training_that_goes_on_beyond_its_length_is_followed():
+    table = RateTable(_Asked(), first=0, step=0, length=2)
+    table.reach(5)
+    assert table.at(4) == pytest.approx(0.5 * 0.5**0.04)
+
+
+def test_a_count_before_the_training_is_refused():
+    table = RateTable(_Asked(), first=7, step=0, length=4)
+    with pytest.raises(LookupError, match="begins at 7"):
+        table.at(6)
+
+
+class _Mean(LearningRateSchedule):
+    def construct(self, global_step):
+        return ops.ReduceMean(keep_dims=True)(global_step.astype("float32"))
+
+
+class _Shifted(LearningRateSchedule):
+    """Returns a rate a count, but another one than for the count alone."""
+
+    def construct(self, global_step):
+        return global_step.astype("float32") / global_step.size
+
+
+@pytest.mark.parametrize("schedule", [_Mean(), _Shifted()])
+def test_a_schedule_that_mixes_its_counts_is_refused(schedule):
+    with pytest.raises(ValueError, match="the schedule return"):
+        RateTable(schedule, first=0, step=0, length=10)
