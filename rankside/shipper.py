@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     Value = float | Callable[[], float]
 
 _LOGGER = logging.getLogger("crossrank")
-_IDLE_SECONDS = 0.05  # how long the thread sleeps when there is nothing to do
+_ROUND_SECONDS = 0.2  # how long entries gather; a round costs about the same for one as for many
+_ANSWER_SECONDS = 0.05  # how long it listens for an answer before it asks again, when it leaves
 _CALLBACK_SECONDS = 1.0  # how long the report of a step waits for the callbacks that come after the monitor
 _COURTESY_SECONDS = 0.0001  # a real sleep, so that a training thread that waits for the interpreter gets it
 
@@ -112,8 +113,10 @@ class Shipper(threading.Thread):
             self._open()
             while not self._stopping.is_set():
                 busy = self._drain()
-                self._pump(0.0 if busy else _IDLE_SECONDS)
+                self._pump()
                 self._flush_when_due()
+                if not busy:
+                    self._stopping.wait(_ROUND_SECONDS)
             while self._drain():
                 pass
             self._deliver(self._gatherer.finish())
@@ -179,7 +182,7 @@ class Shipper(threading.Thread):
             self._take(self._queue.popleft())
             taken += 1
             if taken % 64 == 0:
-                self._pump(0.0)
+                self._pump()
                 self._flush_when_due()
             time.sleep(_COURTESY_SECONDS)
         if not taken and not self._more_may_come():
@@ -290,9 +293,8 @@ class Shipper(threading.Thread):
             self._newest_tags = (report.tag_ids, tags)
         return tags
 
-    def _pump(self, wait_seconds: float) -> None:
+    def _pump(self, wait_seconds: float = 0.0) -> None:
         if self._uplink is None:
-            time.sleep(wait_seconds)
             return
         self._flush()  # what the aggregator hears of stands in the file, also when this process is killed
         self._count_losses(self._uplink)
@@ -309,7 +311,7 @@ class Shipper(threading.Thread):
             self.adviser.follow(self._uplink.advice)
         except Exception as error:  # noqa: BLE001 (the file goes on without the connection)
             self._fail("the connection to the aggregator", error)
-            time.sleep(_IDLE_SECONDS)
+            time.sleep(wait_seconds)
         self._counters["unsent"] = self._uplink.dropped
 
     def _count_losses(self, uplink: Uplink) -> None:
@@ -343,7 +345,7 @@ class Shipper(threading.Thread):
         uplink.ask_anew()
         while not uplink.delivered and uplink.responsive and time.monotonic() < self._deadline:
             uplink.beat(now=time.monotonic(), step=self._step, phase="leaving", phase_seconds=0.0)
-            self._pump(_IDLE_SECONDS)
+            self._pump(_ANSWER_SECONDS)
         uplink.say_goodbye(self._reason)
 
     def _close_file(self) -> None:
