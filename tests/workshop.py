@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 CROSSRANK = Path(sys.executable).with_name("crossrank")
 _MARK = "CROSSRANK_TEST_MARK"
 
+# Seconds until msrun's scheduler misses a worker: for trainings that fail, which otherwise take half a minute more.
+SOON_MISSED = {"MS_NODE_TIMEOUT": "10"}
+
 
 def wait_until(condition: Callable[[], object], *, seconds: float = 30.0) -> None:
     """Poll until the condition is true; fail when it is not in time."""
@@ -23,6 +27,15 @@ def wait_until(condition: Callable[[], object], *, seconds: float = 30.0) -> Non
     while not condition():
         assert time.monotonic() < deadline, "not true in time"
         time.sleep(0.02)
+
+
+def msrun(ranks: int) -> list[str]:
+    """Return the beginning of a command that trains with so many workers on this machine, up to the script."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    workers = [f"--worker_num={ranks}", f"--local_worker_num={ranks}", f"--master_port={port}"]
+    return ["msrun", *workers, "--log_dir=log", "--join=True"]
 
 
 class Workshop:

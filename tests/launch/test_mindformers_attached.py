@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
-import socket
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-if TYPE_CHECKING:
-    from workshop import Workshop
+from curves import check_merged, scalars
+from workshop import SOON_MISSED, Workshop, msrun
 
 SCRIPT = Path(__file__).parents[1] / "rankside" / "training" / "llama_training.py"
-STEPS = list(range(1, 11))
+RANKS = (0, 1)
+_LOGGED = re.compile(r"Epoch:\[ *(\d+)/ *2\], step:\[ *(\d+)/ *5\], loss:\[([\d.]+)/")
 
 
-def _scalars(folder: Path, tag: str) -> dict[int, float]:
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    reader.Reload()
-    return {event.step: event.value for event in reader.Scalars(tag)}
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a training of ten steps that failed after the seventh and was resumed from the fifth."""
+    workshop = Workshop(tmp_path_factory.mktemp("llama"))
+    for number, (switch, exit_code) in enumerate((("--fail-at=7", 1), ("--resume", 0))):
+        training = [
+            str(SCRIPT),
+            "training",
+            "--no-monitor",
+            "--no-tensorboard",
+            "--parallel",
+            "--checkpoints",
+        ]
+        done = workshop.run("run", "--run-name", "mine", "--", *msrun(2), *training, switch, more=SOON_MISSED)
+        assert done.returncode == exit_code, done.stderr[-4000:]
+        (workshop.folder / "log").rename(workshop.folder / f"log_{number}")
+    assert not workshop.processes()
+    return workshop.folder
+
+
+def _logged(log: Path) -> dict[int, float]:
+    """Return the losses that mindformers itself has logged, by step; an epoch has five."""
+    found = _LOGGED.findall(log.read_text(errors="replace"))
+    return {5 * (int(epoch) - 1) + int(step): float(loss) for epoch, step, loss in found}
 
 
 @pytest.mark.real
-@pytest.mark.timeout(200)
-def test_both_ranks_of_a_tiny_llama_are_recorded_and_merged_with_no_entry_and_no_tensorboard_section(
-    workshop: Workshop,
-) -> None:
-    done = workshop.run(
-        "run",
-        "--",
-        "msrun",
-        "--worker_num=2",
-        "--local_worker_num=2",
-        f"--master_port={_free_port()}",
-        "--log_dir=log",
-        "--join=True",
-        str(SCRIPT),
-        str(workshop.folder / "training"),
-        "--no-monitor",
-        "--no-tensorboard",
-        "--parallel",
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    (run_dir,) = (workshop.folder / "runs").iterdir()
-    for tag in ("loss", "local-grad-norm", "weight_norm"):
-        ranks = [_scalars(run_dir / f"rank_{rank}", tag) for rank in (0, 1)]
-        assert [sorted(rank) for rank in ranks] == [STEPS, STEPS]
-        means = {step: np.mean([rank[step] for rank in ranks]) for step in STEPS}
-        assert _scalars(run_dir / "merged" / "mean", tag) == pytest.approx(means, rel=1e-6)
-    losses = [_scalars(run_dir / f"rank_{rank}", "loss") for rank in (0, 1)]
-    assert losses[0] != losses[1]
-    norms = [_scalars(run_dir / f"rank_{rank}", "grad-norm") for rank in (0, 1)]
-    assert norms[0] == norms[1]
+@pytest.mark.timeout(300)
+def test_both_ranks_are_recorded_and_merged_with_no_entry_and_no_tensorboard_section(resumed: Path) -> None:
+    run_dir = resumed / "runs" / "mine"
+    rank_dirs = [run_dir / f"rank_{rank}" for rank in RANKS]
+    check_merged(run_dir / "merged", rank_dirs, steps=10)
+    first, second = map(scalars, rank_dirs)
+    assert first["weight_norm"] == second["weight_norm"]
+    assert first["grad-norm"] == second["grad-norm"]
+    assert first["loss"] != second["loss"]
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_resumed_training_holds_at_each_step_what_mindformers_trained_there_last(resumed: Path) -> None:
+    for rank in RANKS:
+        failed, then = (_logged(resumed / f"log_{number}" / f"worker_{rank}.log") for number in (0, 1))
+        assert sorted(failed) == [1, 2, 3, 4, 5, 6, 7]
+        assert sorted(then) == [6, 7, 8, 9, 10]
+        losses = scalars(resumed / "runs" / "mine" / f"rank_{rank}")["loss"]
+        assert losses == pytest.approx({**failed, **then}, abs=2e-6)
