@@ -192,12 +192,11 @@ class RankMonitor(Callback):  # type: ignore[misc]
             return
         began = perf_counter()
         parameters = run_context.original_args()
-        serial = parameters["cur_step_num"]
-        step = self._base + serial
+        steps_done = parameters["cur_step_num"]
+        step = self._base + steps_done
         draft = Draft(
             step=step,
-            serial=serial,
-            steps=max(1, serial - self._steps_done),
+            steps=max(1, steps_done - self._steps_done),
             reports=self._reports(step),
             output=read_output(parameters.get("net_outputs")),
         )
@@ -205,7 +204,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._phase("in a callback")
         self._record.recorder.log(step, draft.values, deferred=draft.deferred)
         self._step = self._record.last_step = step
-        self._steps_done = serial
+        self._steps_done = steps_done
         self._stop_where_wanted(run_context)
         self._self_watch.spent(perf_counter() - began)
 

@@ -46,15 +46,14 @@ class Training:
 class Draft:
     """What one step reports, while collectors add to it.
 
-    step: the step. serial: MindSpore's own `cur_step_num`, which each training counts from 1. steps: how many of them
-    ended just now; more than one only where a dataset sink runs several steps at once.
+    step: the step. steps: how many of them ended just now; more than one only where a dataset sink runs several steps
+    at once.
     reports: whether a reporting window ends here; costly figures are taken only then.
     output: what the train cell returned.
     values: figures, or callables that fetch one. deferred: callables that fetch several.
     """
 
     step: int
-    serial: int
     steps: int
     reports: bool
     output: StepOutput

@@ -1,10 +1,13 @@
 """Collects gradient norms, and notes learning rate and loss scale as the step itself sees them.
 
 Plain MindSpore returns no gradient norm. The probe takes the place of the train cell's gradient reducer, which
-every train cell calls once a step on all gradients, and calls it in turn:
+MindSpore's and mindformers' train cells call once a step on all gradients, and calls it in turn:
 
     gradients of this rank --|-- reducer (all-reduce) --|--> optimizer
                         local norm                 global norm
+
+A train cell of the user may accumulate gradients and call it at some steps only; how often it has run is then
+noted at the end of each step.
 
 What it finds it writes into a ring beside the parameters, on the device, and the background thread copies the
 ring when it needs a row that its last copy lacks. So the training thread waits for nothing, one copy serves all
@@ -19,7 +22,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import mindspore
@@ -30,6 +33,7 @@ from rankside.training.collector import Collector
 from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.probed_reducer import ProbedReducer
 from rankside.training.ring import Ring
+from rankside.training.tensor_value import fetch_mean, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,8 +54,10 @@ class GradientProbe(Collector):
 
     Norms are those of the gradients that the optimizer applies: divided by the loss scale, and after the
     reduction summed or averaged over the ranks as `gradients_mean` says. Where several ranks train without a
-    gradient reducer, there is no `grad-norm`. Under semi-automatic and automatic parallelism gradients are
-    pieces of tensors, and the probe stays away.
+    gradient reducer, there is no `grad-norm`. Where a train cell accumulates gradients, they are those of what it
+    hands to its reducer: of the accumulated gradients, at the step that reduces them and at no other, or of each
+    step's own, where it reduces first. Under semi-automatic and automatic parallelism gradients are pieces of
+    tensors, and the probe stays away.
     """
 
     name = "gradient probe"
@@ -60,6 +66,8 @@ class GradientProbe(Collector):
         self._layers_every = layers_every
         self._network: Any = None
         self._reading: _Reading | None = None
+        self._count: Any = None
+        self._runs: Any = 0
 
     @property
     def notes_norms(self) -> bool:
@@ -95,10 +103,11 @@ class GradientProbe(Collector):
             )
         network.grad_reducer = probe
         self._network = network
+        self._count = None if _reduces_once_a_step(network) else probe.count
+        self._runs = int(probe.count.item())
         self._reading = _Reading(
             ring=Ring(probe.notes, closed=True),
             layer_ring=Ring(probe.layer_notes, closed=False),
-            first=int(probe.count.item()) - training.counted,
             unscale=1.0 / getattr(optimizer, "loss_scale", 1.0),
             has_total=probe.reduces or training.world_size == 1,
             has_scale=probe.scale is not None,
@@ -118,34 +127,58 @@ class GradientProbe(Collector):
         reading = self._reading
         if reading is None:
             return
+        before = self._runs
+        self._runs = before + draft.steps if self._count is None else snapshot(self._count)
+        runs = _Runs(before, self._runs, draft.steps)
         for earlier in range(draft.steps - 1, 0, -1):
-            fetch = partial(reading.numbers, draft.serial - earlier)
+            fetch = partial(reading.numbers, runs, earlier)
             self._log_earlier(draft.step - earlier, {}, deferred=(fetch,))
-        draft.deferred.append(partial(reading.numbers, draft.serial))
+        draft.deferred.append(partial(reading.numbers, runs))
         every = self._layers_every
         if reading.layer_names and draft.step // every > (draft.step - draft.steps) // every:
-            draft.deferred.append(partial(reading.layers, draft.serial))
+            draft.deferred.append(partial(reading.layers, runs))
+
+
+class _Runs(NamedTuple):
+    """How often the probe had run before and after a step, or so many steps of a dataset sink: numbers or tensors."""
+
+    before: Any
+    after: Any
+    steps: int
+
+    def of_step(self, earlier: int) -> int | None:
+        """Return the run of the step that many steps before the last one, None where there was none."""
+        before, after = _whole(self.before), _whole(self.after)
+        if after - before == self.steps:
+            return after - earlier
+        return None if earlier or after == before else after
+
+
+def _whole(number: Any) -> int:
+    return number if isinstance(number, int) else int(fetch_mean(number))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
     """What the background thread has to know to read the probe's rings.
 
-    first: how often the probe had run when `cur_step_num` was 0. unscale: what takes the optimizer's own loss
-    scale out of a gradient. has_total: whether the norm after the reducer is the global one.
+    unscale: what takes the optimizer's own loss scale out of a gradient. has_total: whether the norm after the
+    reducer is the global one.
     """
 
     ring: Ring
     layer_ring: Ring
-    first: int
     unscale: float
     has_total: bool
     has_scale: bool
     rate_names: Sequence[str]
     layer_names: Sequence[str]
 
-    def numbers(self, serial: int) -> Mapping[str, float]:
-        local, total, scale, *rates = self.ring.row(self.first + serial).tolist()
+    def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, float]:
+        run = runs.of_step(earlier)
+        if run is None:
+            return {}
+        local, total, scale, *rates = self.ring.row(run).tolist()
         values = dict(zip(self.rate_names, rates, strict=True))
         values["local-grad-norm"] = sqrt(2.0 * local) * self.unscale
         if self.has_total:
@@ -154,11 +187,19 @@ class _Reading:
             values["loss-scale"] = scale
         return values
 
-    def layers(self, serial: int) -> Mapping[str, float]:
-        halves = self.layer_ring.row(self.first + serial).tolist()
+    def layers(self, runs: _Runs) -> Mapping[str, float]:
+        run = runs.of_step(0)
+        if run is None:
+            return {}
+        halves = self.layer_ring.row(run).tolist()
         return {
             name: sqrt(2.0 * half) * self.unscale for name, half in zip(self.layer_names, halves, strict=True)
         }
+
+
+def _reduces_once_a_step(network: Any) -> bool:
+    """Whether what the train cell does in a step is known: it is MindSpore's or mindformers'."""
+    return type(network).construct.__module__.partition(".")[0] in ("mindspore", "mindformers")
 
 
 def _norm_tag(probe: ProbedReducer) -> Tag:

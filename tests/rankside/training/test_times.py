@@ -47,17 +47,17 @@ class Clocked:
                 counted=0,
             )
         )
-        self.serial = 0
+        self.at = 0
 
     def step(self, *, data=0.0, begin=0.0, inside=0.0, callbacks=0.0, evaluating=0.0, steps=1, asks=True):
         """Run one step, or one dataset sink of so many steps, and return what it reported."""
         self.now += data
-        self.collector.step_begin(self.serial + 1)
+        self.collector.step_begin(self.at + 1)
         self.now += begin
         self.last_callback.on_train_step_begin(self.context)
         self.now += inside
-        self.serial += steps
-        draft = Draft(step=self.serial, serial=self.serial, steps=steps, reports=True, output=StepOutput())
+        self.at += steps
+        draft = Draft(step=self.at, steps=steps, reports=True, output=StepOutput())
         self.collector.step_end(draft)
         self.now += callbacks
         if asks:
