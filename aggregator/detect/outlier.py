@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from aggregator.detect.cusum import Alarm, ShiftTest
 from aggregator.detect.finding import CHRONIC, CLOSED, OPEN, TRANSIENT, UPDATE, Finding, finding_id
+from aggregator.detect.shift import Alarm, ShiftTest
 from aggregator.detect.whiten import Scores, Whitener
 from aggregator.detect.words import name_ranks, number
 from rankside.tags import TagKind

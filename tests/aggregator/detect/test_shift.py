@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from aggregator.detect.cusum import ShiftTest, cusum_threshold, moving_threshold
+from aggregator.detect.shift import ShiftTest, moving_threshold
 
 IDS = np.arange(1)
 
@@ -18,16 +18,18 @@ def first_alarm(scores, false_alarms=1e-6):
     return steps, ages
 
 
-@pytest.mark.parametrize(("allowance", "rate"), [(0.35, 1e-3), (1.0, 1e-3)])
-def test_a_cumulative_sum_has_as_many_false_alarms_as_its_threshold_was_made_for(allowance, rate):
+@pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
+def test_scores_without_a_shift_raise_alarms_about_as_often_as_is_allowed(phi):
     rng = np.random.default_rng(1)
-    height = cusum_threshold(allowance, rate)
-    total, alarms = np.zeros(2000), 0
-    for _ in range(1000):
-        total = np.maximum(total + rng.normal(size=2000) - allowance, 0)
-        alarms += int((total >= height).sum())
-        total[total >= height] = 0
-    assert 0.8 < alarms / (2000 * 1000 * rate) < 1.25
+    allowed, ranks, steps = 1e-4, 1000, 2000
+    test = ShiftTest(allowed)
+    phis, widening = np.full((ranks, 1), phi), np.ones((ranks, 1))
+    alarms = 0
+    for _ in range(steps):
+        alarm = np.abs(test.observe(rng.normal(size=(ranks, 1)), phis, widening, IDS).strength) >= 1
+        alarms += int(alarm.sum())
+        test.clear(alarm, IDS)
+    assert 0.3 < alarms / (ranks * steps * allowed) < 1.1
 
 
 def test_a_moving_sum_passes_its_threshold_as_often_as_it_was_made_for():
