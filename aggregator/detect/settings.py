@@ -25,7 +25,7 @@ class DetectionSettings:
         50, 10, 1_000_000, "steps a rank must have reported a tag before it can be called an outlier"
     )
     outlier_false_alarms: float = _threshold(
-        3e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
+        5e-8, 1e-15, 1e-2, "false outliers allowed per rank, tag and step of healthy training"
     )
     outlier_widening: float = _threshold(
         30.0, 0.0, 10_000.0, "thresholds are raised by the part that this is of the steps learnt from"
@@ -59,7 +59,7 @@ class DetectionSettings:
     )
     slow_floor_ms: float = _threshold(1.0, 0.0, 1e6, "and by this many milliseconds")
     slow_iteration_fraction: float = _threshold(0.01, 0.0, 1.0, "and by this fraction of the time of a step")
-    slow_sigma: float = _threshold(6.0, 1.0, 100.0, "and by this many standard errors")
+    slow_sigma: float = _threshold(5.0, 1.0, 100.0, "and by this many standard errors")
     silent_seconds: float = _threshold(15.0, 0.1, 1e6, "a rank without a sign of life for this long is gone")
     stalled_seconds: float = _threshold(
         30.0, 0.1, 1e6, "ranks that have waited this long for another one say that it is stalled"

@@ -110,3 +110,26 @@ def test_timing_is_judged_by_kind_not_by_name():
     for _ in range(200):
         run.feed(times(rng) * [1.5, 1, 1, 1], times(rng) * [1, 1.5, 1, 1])
     assert [(each.ranks, each.tag) for each in run.opened()] == [((0,), "own-time")]
+
+
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_a_rank_ten_percent_slower_is_found_in_time_where_times_vary_slowly_as_much_as_real_ones(ranks):
+    rng = np.random.default_rng(11)
+    run = World("data-time")
+    noise = np.zeros(ranks)
+    for step in range(1200):
+        noise = 0.8 * noise + 0.6 * rng.normal(size=ranks)
+        slower = np.where((np.arange(ranks) == 1) & (step >= 1000), 1.1, 1.0)
+        run.feed(20 * np.exp(0.04 * noise) * slower)
+    (finding,) = run.opened()
+    assert finding.ranks == (1,)
+    assert 1000 <= finding.step <= 1200
+    assert abs(finding.first_step - 1000) <= 60
+
+
+def test_noise_that_grows_on_all_ranks_makes_none_of_them_slow():
+    rng = np.random.default_rng(12)
+    run = World("data-time")
+    for step in range(1500):
+        run.feed(20 * np.exp((0.2 if step >= 800 else 0.02) * rng.normal(size=8)))
+    assert run.findings == []
