@@ -32,6 +32,7 @@ from rankside.tags import Tag, TagKind
 from rankside.training.collector import Collector
 from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.probed_reducer import ProbedReducer
+from rankside.training.rate_table import RateTable, table_of
 from rankside.training.ring import Ring
 from rankside.training.tensor_value import fetch_mean, snapshot
 
@@ -77,7 +78,7 @@ class GradientProbe(Collector):
     @property
     def notes_learning_rate(self) -> bool:
         """Whether the probe records the learning rate."""
-        return self._reading is not None and bool(self._reading.rate_names)
+        return self._reading is not None and bool(self._reading.rates)
 
     @property
     def notes_loss_scale(self) -> bool:
@@ -93,14 +94,18 @@ class GradientProbe(Collector):
             logger.warning("gradient norms are not recorded: %s", reason)
             return
         probe = _probes.get(network)
+        rates = distinct_rates(optimizer)
+        noted = [] if probe is None else probe.rates
+        tables = [None if _among(noted, rate) else table_of(rate, training) for rate in rates]
         if probe is None:
             probe = _probes[network] = ProbedReducer(
                 network.grad_reducer,
-                rates=distinct_rates(optimizer),
+                rates=[rate for rate, table in zip(rates, tables, strict=True) if table is None],
                 global_step=getattr(optimizer, "global_step", None),
                 scale=getattr(network, "scale_sense", None),
                 layers=len(training.weights) if self._layers_every else 0,
             )
+        known = all(table or _among(probe.rates, rate) for rate, table in zip(rates, tables, strict=True))
         network.grad_reducer = probe
         self._network = network
         self._count = None if _reduces_once_a_step(network) else probe.count
@@ -111,7 +116,9 @@ class GradientProbe(Collector):
             unscale=1.0 / getattr(optimizer, "loss_scale", 1.0),
             has_total=probe.reduces or training.world_size == 1,
             has_scale=probe.scale is not None,
-            rate_names=[tag.name for tag in rate_tags(len(probe.rates))] if probe.rates else [],
+            rates=list(zip([tag.name for tag in rate_tags(len(rates))], tables, strict=False))
+            if known
+            else [],
             layer_names=[f"local-grad-norm/{p.name}" for p in training.weights] if probe.layers else [],
         )
         self._log_earlier = training.recorder.log
@@ -127,6 +134,9 @@ class GradientProbe(Collector):
         reading = self._reading
         if reading is None:
             return
+        for _, table in reading.rates:
+            if table is not None:
+                table.reach(draft.step)
         before = self._runs
         self._runs = before + draft.steps if self._count is None else snapshot(self._count)
         runs = _Runs(before, self._runs, draft.steps)
@@ -163,7 +173,8 @@ class _Reading:
     """What the background thread has to know to read the probe's rings.
 
     unscale: what takes the optimizer's own loss scale out of a gradient. has_total: whether the norm after the
-    reducer is the global one.
+    reducer is the global one. rates: the learning rates' tags, each with the table in which it is found by the
+    optimizer's count, or None where the ring holds the rate itself.
     """
 
     ring: Ring
@@ -171,15 +182,16 @@ class _Reading:
     unscale: float
     has_total: bool
     has_scale: bool
-    rate_names: Sequence[str]
+    rates: Sequence[tuple[str, RateTable | None]]
     layer_names: Sequence[str]
 
     def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, float]:
         run = runs.of_step(earlier)
         if run is None:
             return {}
-        local, total, scale, *rates = self.ring.row(run).tolist()
-        values = dict(zip(self.rate_names, rates, strict=True))
+        local, total, scale, count, *rates = self.ring.row(run).tolist()
+        noted = iter(rates)
+        values = {name: table.at(int(count)) if table else next(noted) for name, table in self.rates}
         values["local-grad-norm"] = sqrt(2.0 * local) * self.unscale
         if self.has_total:
             values["grad-norm"] = sqrt(2.0 * total) * self.unscale
@@ -195,6 +207,10 @@ class _Reading:
         return {
             name: sqrt(2.0 * half) * self.unscale for name, half in zip(self.layer_names, halves, strict=True)
         }
+
+
+def _among(rates: Sequence[Any], rate: Any) -> bool:
+    return any(rate is other for other in rates)
 
 
 def _reduces_once_a_step(network: Any) -> bool:
