@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from aggregator.live.service import Service
     from aggregator.sinks.group import SinkGroup
 
-_ENTRIES = frozenset({"merged_from", "because", "incomplete", "damaged"})  # what is said here in run.json
 _LOGGER = logging.getLogger("crossrank")
 
 
@@ -43,7 +42,9 @@ def complete(
             entries = {"merged_from": "live"}
             resume.settle(run_dir, closed_until=aligner.closed_until)
         run_json = run_dir / "run.json"
-        others = {name: entry for name, entry in run_file.read(run_json).items() if name not in _ENTRIES}
+        others = {
+            name: entry for name, entry in run_file.read(run_json).items() if name not in run_file.OUTCOME
+        }
         run_file.publish(run_json, json.dumps({**others, **entries}, indent=2))
     except OSError as error:
         _LOGGER.warning("how the run ended cannot be written: %s", error)
@@ -61,7 +62,12 @@ def _merge(run_dir: Path, service: Service) -> dict[str, object]:
     try:
         damages = merge_run([run_dir], output=run_dir)
     except (OSError, CrossrankError) as error:
-        return {"merged_from": "live", "incomplete": f"merging from the rank files failed: {error}"}
+        state = resume.load(run_dir)
+        return {
+            "merged_from": "live",
+            "incomplete": f"merging from the rank files failed: {error}; what is on disk ends with step "
+            f"{state.closed_until if state else 0}; once that is mended, `crossrank merge {run_dir}` completes it",
+        }
     return {"damaged": damages} if damages else {}
 
 

@@ -74,7 +74,7 @@ def merge_run(
         )
         pipeline.close()
         if sinks.failures:
-            raise OSError(f"{output}: what was merged could not be written; nothing was replaced")
+            raise OSError(f"what was merged could not be written to {output} ({sinks.last_error})")
         publish(part, merged)
         findings_part.replace(findings)
     finally:

@@ -60,6 +60,12 @@ def summary(run_dir: Path, *, complete: bool) -> Iterator[str]:
     entries = run_file.read(run_dir / "run.json")
     if entries.get("incomplete"):
         yield f"merged curves are incomplete: {entries['incomplete']}"
+    elif complete and "last_step" in entries and "merged_from" not in entries:
+        yield (
+            "how the run ended could not be written, for the reason said above: merged curves and findings may end "
+            f"with step {entries['last_step']}; once it is mended, complete them with: "
+            f"crossrank merge {shlex.quote(str(run_dir))}"
+        )
     ranks = entries.get("ranks")
     if complete and isinstance(ranks, dict) and not any(ranks.values()):
         yield "no rank has reported: no step of Model.train was reached, or a loop of its own has no Recorder"

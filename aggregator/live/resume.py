@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgpack
 
 from aggregator.live.service import StoredRank
+from aggregator.whole_file import replace_whole
 from rankside.eventfile import FILE_PREFIX
 
 if TYPE_CHECKING:
@@ -44,13 +45,8 @@ class State(NamedTuple):
 def publish(run_dir: Path, state: State) -> None:
     """Replace the state file. Raises OSError where that cannot be done."""
     ranks = [[rank, *stored] for rank, stored in state.ranks.items()]
-    part = run_dir / f".{STATE_NAME}.part"
-    part.write_bytes(
-        msgpack.packb(
-            [_VERSION, state.closed_until, state.world_size, ranks, dict(state.sizes), state.complete]
-        )
-    )
-    part.replace(run_dir / STATE_NAME)
+    entries = [_VERSION, state.closed_until, state.world_size, ranks, dict(state.sizes), state.complete]
+    replace_whole(run_dir / STATE_NAME, msgpack.packb(entries))
 
 
 def load(run_dir: Path) -> State | None:

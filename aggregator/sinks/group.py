@@ -16,10 +16,14 @@ _LOGGER = logging.getLogger("crossrank")
 
 
 class SinkGroup:
-    """Hands everything to each of its sinks. failures: how often each of them failed, by name."""
+    """Hands everything to each of its sinks.
+
+    failures: how often each of them failed, by name. last_error: what the last failure was, or "".
+    """
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
+        self.last_error = ""
         self._steps: dict[str, Sink] = {}
         self._findings: dict[str, FindingSink] = {}
 
@@ -61,6 +65,7 @@ class SinkGroup:
             call(*arguments)
         except Exception as error:  # noqa: BLE001 (one sink's fault must not reach the others)
             self.failures[name] += 1
+            self.last_error = str(error)
             if self.failures[name] == 1:
                 _LOGGER.warning(
                     "sink %s failed (%s: %s); it is tried again with every step, and failures are counted",

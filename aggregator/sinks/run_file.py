@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import TYPE_CHECKING
 
+from aggregator.whole_file import replace_whole
 from rankside.tags import Tag, TagKind
 
 if TYPE_CHECKING:
@@ -14,9 +15,11 @@ if TYPE_CHECKING:
 
     from aggregator.sinks.sink import ClosedStep
 
+OUTCOME = frozenset({"merged_from", "because", "incomplete", "damaged"})  # entries that say how the run ended
+
 
 class RunFile:
-    """The run's description; entries that others have written into the file are kept.
+    """The run's description; entries that others have written into the file are kept, but for an earlier outcome.
 
     status: returns the entries that change while the run goes on. Raises OSError where the file cannot be read.
     """
@@ -24,7 +27,7 @@ class RunFile:
     def __init__(self, path: Path, status: Callable[[], Mapping[str, object]]) -> None:
         self._path = path
         self._status = status
-        self._entries: dict[str, object] = read(path)
+        self._entries = {name: entry for name, entry in read(path).items() if name not in OUTCOME}
         self._published = ""
         self._tags: dict[str, object] = {}
 
@@ -97,6 +100,4 @@ def tell_merged(path: Path, *, last_step: int) -> None:
 
 def publish(path: Path, content: str) -> None:
     """Write a file that others read: whole, or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(content + "\n", encoding="utf-8")
-    part.replace(path)
+    replace_whole(path, f"{content}\n".encode())

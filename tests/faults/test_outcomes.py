@@ -11,6 +11,7 @@ import pytest
 from plan import LAST_STEP, WORLD_SIZE, FaultPlan
 
 from launch.cli import main
+from launch.summary import summary
 
 pytestmark = pytest.mark.real
 
@@ -131,6 +132,15 @@ def test_a_disk_that_fills_under_the_aggregator_to_the_end_is_said(carry_out):
     outcome = carry_out(plan, compared=False)
     assert "merged curves: merging from the rank files failed" in outcome.log
     assert "No space left on device" in outcome.log
+    assert f"`crossrank merge {outcome.run_dir}` completes it" in outcome.log
+    assert not list(outcome.run_dir.rglob("*.part"))
+    told = "\n".join(summary(outcome.run_dir, complete=True))
+    assert "how the run ended could not be written" in told
+    assert f"complete them with: crossrank merge {outcome.run_dir}" in told
+    (outcome.run_dir / "filler").unlink()
+    assert main(["merge", str(outcome.run_dir)]) == 0
+    oracle.compare(outcome.run_dir, oracle.expected(outcome.run_dir))
+    assert "could not be written" not in "\n".join(summary(outcome.run_dir, complete=True))
 
 
 def test_a_run_is_continued_on_another_day_behind_a_merge_by_hand(carry_out):
