@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rankside.training.collector import Collector
+from rankside.training.parallel_layout import sample_share
 
 if TYPE_CHECKING:
     from rankside.training.collector import Draft, Training
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 class Times(Collector):
     """Tags `iteration-time`, `data-time`, `host-time`, `throughput`; of the first step of a training, none.
 
-    Also `token-throughput`, where the model's configuration names a `seq_length`, as mindformers' models do.
+    Also `token-throughput`, where the model's configuration names a `seq_length`, as mindformers' models do. Of a
+    batch that several ranks are handed, each counts its part: all ranks' throughputs add up to the job's.
     """
 
     name = "times"
@@ -37,6 +39,7 @@ class Times(Collector):
         self._parameters: Any = {}
         self._last_callback: Any = None
         self._batch_size = 0.0
+        self._share = 1.0
         self._sequence_length = 0
         self._forget()
 
@@ -56,6 +59,7 @@ class Times(Collector):
         """Start afresh, and ask to be told when the callbacks of a step are done."""
         self._forget()
         self._batch_size = 0.0
+        self._share = sample_share(training.world_size)
         self._sequence_length = sequence_length(training.network)
         self._parameters = training.parameters
         self._run_context = training.run_context
@@ -116,7 +120,7 @@ class Times(Collector):
             values["data-time"] = 1e3 * data / draft.steps
             values["host-time"] = 1e3 * host / draft.steps
             if not self._batch_size:
-                self._batch_size = batch_size(self._parameters) or -1.0
+                self._batch_size = self._share * batch_size(self._parameters) or -1.0
             if self._batch_size > 0:
                 samples = values["throughput"] = self._batch_size / iteration
                 if self._sequence_length:
@@ -127,7 +131,7 @@ class Times(Collector):
 
 
 def batch_size(parameters: Any) -> float:
-    """Return how many samples this rank trains in a step, from the batch at hand or the dataset; 0 if unknown."""
+    """Return how many samples the batch at hand has, or those of the dataset; 0 if unknown."""
     batch = parameters.get("train_dataset_element")
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else None
     if first is not None and len(getattr(first, "shape", ())) > 0:

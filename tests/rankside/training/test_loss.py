@@ -8,6 +8,7 @@ from mindspore.train import Model
 from small_training import Witness, curve, network, samples
 
 from rankside import RankMonitor
+from rankside.training.loss import micro_batches
 
 
 @pytest.mark.usefixtures("mode")
@@ -19,3 +20,21 @@ def test_every_step_has_the_loss_that_the_train_cell_returned(run_dir):
     monitor.close()
     assert curve(run_dir, "loss") == pytest.approx(witness.losses, rel=1e-6)
     assert sorted(curve(run_dir, "loss")) == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("options", "added_up"),
+    [
+        ({}, 1),
+        ({"gradient_accumulation_steps": 4}, 4),
+        ({"gradient_accumulation_steps": 4, "micro_batch_interleave_num": 2}, 8),
+        ({"gradient_accumulation_steps": 4, "calculate_per_token_loss": True}, 1),
+        ({"micro_batch_num": 4}, 1),  # counts in a pipeline only
+    ],
+)
+def test_micro_batches_are_those_by_which_mindformers_divides_the_loss(options, added_up):
+    from mindformers.core.callback.callback import MFLossMonitor  # noqa: PLC0415 (it takes seconds)
+
+    monitor = MFLossMonitor(**options)
+    assert monitor._fix_loss_for_parallel(24.0) == 24.0 / added_up
+    assert micro_batches([monitor]) == added_up
