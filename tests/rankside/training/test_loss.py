@@ -32,7 +32,10 @@ def test_every_step_has_the_loss_that_the_train_cell_returned(run_dir):
         ({"micro_batch_num": 4}, 1),  # counts in a pipeline only
     ],
 )
-def test_micro_batches_are_those_by_which_mindformers_divides_the_loss(options, added_up):
+def test_micro_batches_are_those_by_which_mindformers_divides_the_loss(
+    options, added_up, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # importing it makes a folder
     from mindformers.core.callback.callback import MFLossMonitor  # noqa: PLC0415 (it takes seconds)
 
     monitor = MFLossMonitor(**options)
