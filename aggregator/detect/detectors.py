@@ -15,6 +15,7 @@ from aggregator.detect.health import HealthDetector
 from aggregator.detect.history import History
 from aggregator.detect.mismatch import MismatchDetector, ReplicatedTags
 from aggregator.detect.nonfinite import NonfiniteDetector
+from aggregator.detect.offset import OffsetDetector
 from aggregator.detect.outlier import OutlierDetector
 from aggregator.detect.rotation import Rotation
 from aggregator.detect.slow import SlowDetector
@@ -39,6 +40,7 @@ class Detectors:
         self._nonfinite = NonfiniteDetector(settings)
         self._mismatch = MismatchDetector(settings, groups, self._replicated)
         self._outlier = OutlierDetector(settings, groups, self._history, self._is_local)
+        self._offset = OffsetDetector(settings, groups, self._history)
         self._slow = SlowDetector(settings, groups, self._history)
         self._health = HealthDetector(settings, self._history)
         self._rotation = Rotation(settings)
@@ -52,7 +54,7 @@ class Detectors:
         self._history.add(matrix)
         of_ranks = [
             self._with_causes(self._rotation.mark(finding), matrix)
-            for detector in (self._nonfinite, self._mismatch, self._outlier, self._slow)
+            for detector in (self._nonfinite, self._mismatch, self._outlier, self._offset, self._slow)
             for finding in detector.observe(matrix, merged)
         ]
         self._remember(of_ranks)

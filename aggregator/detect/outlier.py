@@ -1,8 +1,8 @@
 """Finds a rank that parts from its peers: a lasting change against them, judged by the rank's own noise.
 
-A constant difference between ranks is their nature and no finding; a change of it is. One rank of a group of
-three or more is named; of two peers both are, because the numbers cannot tell which one it is. A finding
-closes when the rank is back among its peers.
+A constant difference between ranks is their nature and no finding, unless it is gross (`offset.py`); a change of
+it is. One rank of a group of three or more is named; of two peers both are, because the numbers cannot tell which
+one it is. A finding closes when the rank is back among its peers.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from aggregator.detect.finding import CHRONIC, CLOSED, OPEN, TRANSIENT, UPDATE, Finding, finding_id
+from aggregator.detect.reference import comparable
 from aggregator.detect.shift import Alarm, ShiftTest
 from aggregator.detect.whiten import Scores, Whitener
 from aggregator.detect.words import name_ranks, number
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _LEVEL_GAIN = 1 / 32
 _BEGUN_STEPS = 2
-_SMALLEST_NORM = 1e-30
 _BACK_FRACTION = 0.35
 _STEPS_BEFORE_CLOSING = 64
 
@@ -106,7 +106,7 @@ class OutlierDetector:
         if not judged.any():
             return ()
         ids = matrix.tag_ids[judged]
-        values = _comparable(
+        values = comparable(
             matrix.columns[Column.MEAN][:, judged], [matrix.tags[index].name for index in ids]
         )
         grouping = self._groups.local(len(values))
@@ -278,13 +278,3 @@ def _sentence(
         f"rank {named[0]}: {tag} has moved {direction} its peers since step {first_step}: {number(value)} "
         f"against {number(others)}; the other {peers} ranks of its group agree with each other"
     )
-
-
-def _comparable(values: Float64Array, names: list[str]) -> Float64Array:
-    """Return the values, shape (W, T), with norms as their logarithms: the noise of a norm is a factor."""
-    norms = np.array(["norm" in name for name in names], dtype=np.bool_)
-    if not norms.any():
-        return values
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logarithms = np.log(np.maximum(values, _SMALLEST_NORM))
-    return np.where(norms & ~(values < 0).any(axis=0), logarithms, values)

@@ -1,4 +1,4 @@
-"""What a rank is compared with: a robust centre of its peers at the same step, without the rank itself."""
+"""What a rank is compared with, and in what measure: a robust centre of its peers at the same step, without itself."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ Int64Array = npt.NDArray[np.int64]
 
 # The median absolute deviation of a normal variable times this is its standard deviation.
 MAD_TO_SIGMA = 1.4826
+_SMALLEST_NORM = 1e-30
 
 
 def median(values: Float64Array) -> Float64Array:
@@ -66,3 +67,13 @@ def leave_one_out(values: Float64Array, sigma: Float64Array) -> Float64Array:
         others = np.where(counted.sum(axis=1, keepdims=True) > counted, others, np.nan)
         result: Float64Array = centre + (pull.sum(axis=1, keepdims=True) - pull) / others
     return result
+
+
+def comparable(values: Float64Array, names: list[str]) -> Float64Array:
+    """Return the values, shape (W, T), with norms as their logarithms: the noise of a norm is a factor."""
+    norms = np.array(["norm" in name for name in names], dtype=np.bool_)
+    if not norms.any():
+        return values
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithms = np.log(np.maximum(values, _SMALLEST_NORM))
+    return np.where(norms & ~(values < 0).any(axis=0), logarithms, values)

@@ -36,6 +36,15 @@ class DetectionSettings:
     outlier_floor: float = _threshold(
         1e-3, 0.0, 1.0, "smallest standard deviation that is believed, as a fraction of the value's size"
     )
+    offset_steps: int = _threshold(
+        50, 10, 64, "first steps of a training that tell if a rank is far off from the beginning"
+    )
+    offset_spreads: float = _threshold(
+        10.0,
+        1.0,
+        1e6,
+        "it is if it stands beyond all its peers, at least four, by so many times their spread",
+    )
     baseline_steps: int = _threshold(
         20_000, 100, 10_000_000, "memory of a rank's baseline and noise: older steps fade out"
     )

@@ -224,6 +224,17 @@ def oracle(size: int, sigmas: float, deadline: int, seed: int, runs: int = 4000)
     return float(max(summed, matched))
 
 
+def far_off(noise: str, size: int, seed: int) -> Row:
+    """A rank that stands 200 standard deviations from its peers from the first step on."""
+    world = World(noise, size, RANKS, (seed, 9))
+    bad = np.arange(world.groups) * size + world.rng.integers(size, size=world.groups)
+    shift = np.zeros(RANKS)
+    shift[bad] = 200 * world.rng.choice([-1.0, 1.0], size=world.groups)
+    row = Row("far off from step 1", size, noise, 0, DetectionSettings().offset_steps)
+    count(row, world, bad, lambda: {"loss": world.own(shift)}, kind="outlier")
+    return row
+
+
 def slow(noise: str, size: int, healthy_steps: int, runs: int, seed: int, *, spread: float) -> Row:
     """A rank whose own time grows by 10 %, for good; spread: by which times vary."""
     world = World(noise, size, RANKS, (seed, 4))
@@ -359,6 +370,9 @@ def benchmark(*, quick: bool, seed: int) -> Iterator[Row]:
         for noise in ("heavy", "ar") if quick else NOISES:
             runs = 64 if quick else 1024 if size < RANKS else 32
             yield from drifts(noise, size, 1000 if quick else 10_000, runs, seed)
+    for size in (8,) if quick else SIZES[1:]:
+        for noise in NOISES:
+            yield far_off(noise, size, seed)
     for size in (8,) if quick else SIZES:
         yield from hard_and_global(size, seed, quick=quick)
     for size in (8,) if quick else SIZES:

@@ -41,6 +41,13 @@ def test_large_drifts_in_autocorrelated_noise_are_found_on_the_right_rank(rows):
             assert row.right_rank >= 0.99, row
 
 
+def test_ranks_that_are_far_off_from_the_first_step_on_are_all_found_whatever_the_noise(rows):
+    far_off = [row for row in rows if row.fault.startswith("far off")]
+    assert len(far_off) == 4
+    for row in far_off:
+        assert (row.recall, row.wrong) == (1.0, 0), row
+
+
 def test_slow_ranks_are_found_and_faults_of_all_ranks_name_nobody(rows):
     for row in rows:
         if row.fault.startswith(("slow", "global")):
