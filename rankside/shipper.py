@@ -336,7 +336,7 @@ class Shipper(threading.Thread):
             self._fail("writing the event file", error)
 
     def _say_goodbye(self) -> None:
-        """Stay until everything has arrived, as long as the aggregator answers and time allows."""
+        """Stay until everything has arrived, as long as the aggregator answers, or may again, and time allows."""
         self._close_file()
         uplink = self._uplink
         if uplink is None:

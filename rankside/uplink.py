@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from rankside.tags import Tag
 
 _LOGGER = logging.getLogger("crossrank")
+_BEATS = 20  # without an answer, after which the aggregator is taken for gone
+_RESTART_BEATS = 60  # more of them when the rank leaves, 3 s as it asks then: within that a crashed one is started again
 
 
 class Uplink:
@@ -54,6 +56,8 @@ class Uplink:
         self._next_beat = 0.0
         self._received = 0
         self._unanswered = 0
+        self._heard = False
+        self._patience_beats = _BEATS
         self.refusal = ""
         self.entries_dropped = 0
         self.events_unwritten = 0
@@ -70,13 +74,19 @@ class Uplink:
         return self._received >= self._outbox.next_sequence - 1
 
     def ask_anew(self) -> None:
-        """Believe that everything arrived only once the aggregator says so again; the one that did may be gone."""
+        """Believe that everything arrived only once the aggregator says so again; the one that did may be gone.
+
+        Where it has answered lately and not stored everything, it may be crashed and started again just now, which is
+        waited for. One that never answered, or has long been silent, delays nothing.
+        """
         self._received = -1
+        if self._heard and self.responsive and len(self._outbox):
+            self._patience_beats += _RESTART_BEATS
 
     @property
     def responsive(self) -> bool:
         """Whether the aggregator answers, as far as this side can tell."""
-        return not self.refusal and self._unanswered < 20
+        return not self.refusal and self._unanswered < self._patience_beats
 
     def put(self, report: Report) -> None:
         """Take a report for delivery."""
@@ -151,6 +161,7 @@ class Uplink:
             _LOGGER.warning("rank %d: the aggregator sent nonsense, ignored: %s", self._hello.rank, error)
             return
         self._unanswered = 0
+        self._heard = True
         if isinstance(message, messages.Pulse):
             for rank, incarnation, asked, received, stored in message.rows.tolist():
                 if (rank, incarnation) == (self._hello.rank, self._hello.incarnation):

@@ -40,7 +40,8 @@ from aggregator.sinks import run_file
 
 _HERE = Path(__file__).parent
 _STEP_SECONDS = 0.01
-_RESTART_SECONDS = 0.2  # until a dead aggregator or rank is started again
+_RESTART_SECONDS = 0.2  # until a dead rank is started again
+_RESTART_AGGREGATOR_SECONDS = 0.5  # as the launcher does
 _RUN_SECONDS = 60.0
 _LOOK_SECONDS = 0.4
 _SETTLE_SECONDS = 3.0
@@ -314,7 +315,7 @@ class _Fleet:
     def _restart_aggregator(self):
         """Have a dead aggregator started again, as the launcher does."""
         if not any(do == self._start_aggregator for _, do in self._timers):
-            self._after(_RESTART_SECONDS, self._start_aggregator)
+            self._after(_RESTART_AGGREGATOR_SECONDS, self._start_aggregator)
 
     def _finish(self):
         """Wait for the aggregator to end; one that dies over it is started once more."""

@@ -81,6 +81,12 @@ def test_an_aggregator_that_comes_back_continues_the_merged_files_where_they_end
     oracle.compare(outcome.live, oracle.expected(outcome.run_dir))
 
 
+def test_ranks_that_leave_while_the_aggregator_is_started_again_wait_for_it(carry_out):
+    plan = FaultPlan().await_merged(step=LAST_STEP - 10)
+    outcome = carry_out(plan.kill_aggregator(step=LAST_STEP - 8))
+    assert outcome.run_json["ranks"] == {"live": [], "left": list(range(WORLD_SIZE)), "lost": []}
+
+
 def test_blocks_that_a_full_buffer_dropped_are_counted_and_filled_from_the_files(carry_out):
     plan = FaultPlan().freeze_aggregator()
     for rank in range(WORLD_SIZE):

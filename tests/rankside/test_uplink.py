@@ -1,4 +1,4 @@
-"""An uplink gives an aggregator up that takes nothing, so that the end of training does not wait for it."""
+"""The end of training waits for an aggregator that is started again just now, and not for one that takes nothing."""
 
 from __future__ import annotations
 

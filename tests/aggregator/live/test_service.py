@@ -114,6 +114,31 @@ def test_a_service_that_starts_anew_gets_everything_that_was_not_acknowledged(be
     within(done)
 
 
+def leave(rank, *, unanswered):
+    """Have the rank begin to leave, with so many signs of life that nobody answers."""
+    rank.ask_anew()
+    for second in range(unanswered):
+        rank.beat(now=float(second), step=1, phase="leaving", phase_seconds=0.0)
+
+
+def test_a_rank_that_leaves_waits_for_a_service_that_starts_anew(bench, within):
+    rank = bench.rank(0, world_size=1)
+    bench.service.store = lambda: None
+    serves(bench, within, [rank], 1)
+    leave(rank, unanswered=60)
+    assert rank.responsive
+    bench.restart()
+    within(lambda: bench.turn(rank) or rank.delivered)
+
+
+def test_a_rank_that_leaves_does_not_wait_longer_where_everything_is_stored(bench, within):
+    rank = bench.rank(0, world_size=1)
+    serves(bench, within, [rank], 1)
+    within(lambda: bench.turn(rank) or not len(rank._outbox))
+    leave(rank, unanswered=60)
+    assert not rank.responsive
+
+
 def test_a_rank_of_another_run_is_refused_and_says_why(bench, within):
     stranger, ranks = bench.rank(0, run="other"), [bench.rank(0), bench.rank(1)]
     within(lambda: bench.turn(stranger) or stranger.refusal)
