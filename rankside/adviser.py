@@ -31,6 +31,11 @@ class Adviser:
         self._stacks = 0
         self._followed: Advice | None = None
 
+    @property
+    def dense_until(self) -> int:
+        """Up to which step every step is to be reported; -1 as long as that was not asked for."""
+        return self._schedule.dense_until
+
     def follow(self, advice: Advice | None) -> None:
         """Do what is new in the advice. Raises OSError where the stacks cannot be written."""
         if advice is None or advice is self._followed:

@@ -122,6 +122,11 @@ class Recorder:
         return self._shipper.adviser.standing if self._shipper is not None else ""
 
     @property
+    def dense_until(self) -> int:
+        """Up to which step the aggregator asks for a report of every step; -1 as long as it has not."""
+        return self._shipper.adviser.dense_until if self._shipper is not None else -1
+
+    @property
     def stop_wanted(self) -> str:
         """Why training should stop in an orderly way, or "": only where the user has switched that on."""
         return self._shipper.adviser.stop if self._shipper is not None else ""

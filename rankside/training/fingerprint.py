@@ -45,8 +45,9 @@ class Fingerprint(Collector):
 
     A digest covers one part of the parameters, of at most `part_bytes`; parts take turns, and which one is due
     depends on the step alone, so that all ranks digest the same part at the same step. After the first step of
-    a training it covers the beginning of every parameter. The training thread copies the part, since the next
-    step overwrites it; the digest is computed on the background thread.
+    a training it covers the beginning of every parameter, and so it does, within `part_bytes`, after every step for
+    which the aggregator asks for dense reports: then it shows at once where replicas part. The training thread copies
+    the part, since the next step overwrites it; the digest is computed on the background thread.
     """
 
     name = "parameter fingerprint"
@@ -56,6 +57,8 @@ class Fingerprint(Collector):
         self._part_bytes = part_bytes
         self._parts: list[list[Piece]] = []
         self._beginnings: list[Piece] = []
+        self._small: list[Piece] = []
+        self._recorder: Any = None
         self._first = False
         self._on_host = True
 
@@ -65,21 +68,30 @@ class Fingerprint(Collector):
             parameter for parameter in training.weights if not getattr(parameter, "layerwise_parallel", False)
         ]
         self._parts = cut(parameters, self._part_bytes)
-        share_bytes = max(256, FIRST_STEP_BYTES // max(1, len(parameters)))
-        self._beginnings = [_beginning(parameter, share_bytes) for parameter in parameters]
+        several = max(1, len(parameters))
+        self._beginnings = _beginnings(parameters, max(256, FIRST_STEP_BYTES // several))
+        self._small = (
+            self._parts[0] if len(self._parts) == 1 else _beginnings(parameters, self._part_bytes // several)
+        )
+        self._recorder = training.recorder
         self._first = True
         self._on_host = mindspore.get_context("device_target") == "CPU"
 
     def step_end(self, draft: Draft) -> None:
         """Copy the part that is due, and add its digest."""
-        turn = draft.step // self._every
-        due = turn > (draft.step - draft.steps) // self._every
-        if not self._parts or not (self._first or due):
-            return
-        pieces = self._beginnings if self._first else self._parts[turn % len(self._parts)]
+        pieces = self._due(draft)
         self._first = False
-        copies = [(piece.name, self._copy(piece)) for piece in pieces]
-        draft.values["param-fingerprint"] = partial(_digest_of_copies, copies)
+        if pieces:
+            copies = [(piece.name, self._copy(piece)) for piece in pieces]
+            draft.values["param-fingerprint"] = partial(_digest_of_copies, copies)
+
+    def _due(self, draft: Draft) -> Sequence[Piece]:
+        if self._first:
+            return self._beginnings
+        turn = draft.step // self._every
+        if self._parts and turn > (draft.step - draft.steps) // self._every:
+            return self._parts[turn % len(self._parts)]
+        return self._small if draft.step <= self._recorder.dense_until else ()
 
     def _copy(self, piece: Piece) -> Any:
         if str(piece.parameter.dtype) == "BFloat16":  # numpy has no such type; float32 holds its values
@@ -125,6 +137,9 @@ def _bytes(copy: Any) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
-def _beginning(parameter: Any, share_bytes: int) -> Piece:
-    stop = min(int(parameter.size), max(1, share_bytes // int(parameter.itemsize)))
-    return Piece(f"{parameter.name}[0]", parameter, 0, stop)
+def _beginnings(parameters: Sequence[Any], share_bytes: int) -> list[Piece]:
+    """Return the first elements of each parameter, at least one and at most so many bytes."""
+    return [
+        Piece(f"{each.name}[0]", each, 0, min(int(each.size), max(1, share_bytes // int(each.itemsize))))
+        for each in parameters
+    ]
