@@ -13,10 +13,11 @@ from aggregator.detect.causes import find_causes
 from aggregator.detect.finding import CLOSED, OPEN, Finding
 from aggregator.detect.health import HealthDetector
 from aggregator.detect.history import History
-from aggregator.detect.mismatch import MismatchDetector, ReplicatedTags
+from aggregator.detect.mismatch import MismatchDetector
 from aggregator.detect.nonfinite import NonfiniteDetector
 from aggregator.detect.offset import OffsetDetector
 from aggregator.detect.outlier import OutlierDetector
+from aggregator.detect.replicated import ReplicatedTags
 from aggregator.detect.rotation import Rotation
 from aggregator.detect.slow import SlowDetector
 from rankside.tags import TagKind

@@ -2,8 +2,7 @@
 
 Values are compared within one step and one replica group only, so a fingerprint that rotates over the parts
 of a model may be compared too. The majority names the odd ones; without a majority nobody is singled out, and
-the finding says so. The step that shows it carries the finding. Also learns which undeclared tags are
-replicated.
+the finding says so. The step that shows it carries the finding.
 """
 
 from __future__ import annotations
@@ -16,18 +15,19 @@ import numpy as np
 from aggregator.detect.finding import CHRONIC, CLOSED, GLOBAL, OPEN, TRANSIENT, UPDATE, Finding, finding_id
 from aggregator.detect.whiten import grown
 from aggregator.detect.words import name_ranks, number
-from rankside.tags import TagKind
 from rankside.window import Column
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from aggregator.detect.peers import Grouping, PeerGroups
+    from aggregator.detect.replicated import ReplicatedTags
     from aggregator.detect.settings import DetectionSettings
     from aggregator.step import MergedStep, StepMatrix
 
     Float64Array = npt.NDArray[np.float64]
     Int64Array = npt.NDArray[np.int64]
+    BoolArray = npt.NDArray[np.bool_]
 
 _FINGERPRINT = "param-fingerprint"
 # A fingerprint may begin with parts that are equal whatever the seed is, such as biases of zero.
@@ -48,36 +48,6 @@ class _Fault:
     chronic: bool = False
 
 
-class ReplicatedTags:
-    """Learns which undeclared tags are replicated: bit-equal on all ranks at enough changes of the value."""
-
-    def __init__(self, changes_needed: int) -> None:
-        self._needed = changes_needed
-        # Rows: the last common value, the number of its changes, 1 where ranks once differed.
-        self._state = np.zeros((3, 1, 0))
-
-    def learn(self, tag_ids: Int64Array, columns: Float64Array) -> None:
-        """Take one step. tag_ids: shape (T,). columns: shape (7, W, T)."""
-        self._state = grown(self._state, 1, int(tag_ids.max(initial=-1)) + 1)
-        value = columns[Column.MEAN]
-        low = np.min(np.where(np.isnan(value), np.inf, value), axis=0)
-        high = np.max(np.where(np.isnan(value), -np.inf, value), axis=0)
-        several = np.sum(columns[Column.COUNT] > 0, axis=0) >= 2
-        last, changes, differed = self._state[:, 0, tag_ids]
-        changes += several & (low == high) & (low != last)
-        differed = np.where(several & (low != high) & (changes < self._needed), 1.0, differed)
-        self._state[:, 0, tag_ids] = np.where(several, low, last), changes, differed
-
-    def is_replicated(self, index: int, kind: TagKind) -> bool:
-        """Return whether the tag at this place of the tag table is declared or learnt to be replicated."""
-        if kind is not TagKind.UNKNOWN:
-            return kind is TagKind.REPLICATED
-        if index >= self._state.shape[2]:
-            return False
-        _, changes, differed = self._state[:, 0, index]
-        return bool(changes >= self._needed and not differed)
-
-
 class MismatchDetector:
     """Opens a finding at the first step at which replicas differ."""
 
@@ -85,41 +55,60 @@ class MismatchDetector:
         self._settings = settings
         self._groups = groups
         self._replicated = replicated
+        self._forget()
+
+    def _forget(self) -> None:
         self._faults: list[_Fault] = []
         self._comparisons: dict[int, int] = {}
         self._equal_at: dict[int, int] = {}
+        self._given = np.zeros((1, 0, 0))  # the last step at which each rank gave each number
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:  # noqa: ARG002
         """Take one closed step; return the findings that it opens, changes or closes."""
         if matrix.session_start:
-            self._faults = []
-            self._comparisons = {}
-            self._equal_at = {}
+            self._forget()
         tags = [(int(index), matrix.tags[index]) for index in matrix.tag_ids]
         judged = np.array([self._replicated.is_replicated(i, tag.kind) for i, tag in tags], dtype=np.bool_)
         self._replicated.learn(matrix.tag_ids, matrix.columns)
         if not judged.any():
             return ()
-        columns = matrix.columns[:, :, judged]
+        columns, ids = matrix.columns[:, :, judged], matrix.tag_ids[judged]
+        names = [matrix.tags[index].name for index in ids]
         grouping = self._groups.replicas(columns.shape[1])
-        differs = self._differing(
-            grouping, columns, [tag.name for (_, tag), j in zip(tags, judged, strict=True) if j]
-        )
+        awaited = self._awaited(matrix, ids, names, grouping)
+        differs = self._differing(grouping, columns, names) & ~awaited
         findings: list[Finding] = []
         if differs.any():
-            names = matrix.tag_ids[judged]
             for group, column in np.argwhere(differs).tolist():
                 members = grouping.members[group][grouping.present[group]]
-                found = self._take(matrix, int(names[column]), members, columns[:, members, column])
+                found = self._take(matrix, int(ids[column]), members, columns[:, members, column])
                 if found is not None:
                     findings.append(found)
+        compared = ~awaited.any(axis=0)
         for index, differed in zip(
-            matrix.tag_ids[judged].tolist(), differs.any(axis=0).tolist(), strict=True
+            ids[compared].tolist(), differs.any(axis=0)[compared].tolist(), strict=True
         ):
             self._comparisons[index] = self._comparisons.get(index, 0) + 1
             if not differed:
                 self._equal_at[index] = matrix.step
         return (*findings, *self._follow(matrix.step))
+
+    def _awaited(
+        self, matrix: StepMatrix, ids: Int64Array, names: list[str], grouping: Grouping
+    ) -> BoolArray:
+        """Return shape (G, T): where a rank gives no digest at this step, although it has given one of late.
+
+        Ranks begin with dense digests one after the other, and those that have begun cannot say who is right.
+        """
+        given = matrix.reported[:, np.isin(matrix.tag_ids, ids)]
+        self._given = grown(self._given, len(given), int(ids.max()) + 1)
+        last = self._given[0][:, ids]
+        of_late = (last > 0) & (matrix.step - last < self._settings.mismatch_quiet_steps)
+        here = matrix.reported.any(axis=1, keepdims=True)
+        awaited = here & ~given & of_late & [name.startswith(_FINGERPRINT) for name in names]
+        self._given[0][:, ids] = np.where(given, matrix.step, last)
+        found: BoolArray = np.nansum(grouping.gather(awaited.astype(np.float64)), axis=1) > 0
+        return found
 
     def _differing(
         self, grouping: Grouping, columns: Float64Array, names: list[str]

@@ -152,8 +152,7 @@ class OffsetDetector:
         for fault in list(self._faults):
             _, values = self._history.series(fault.index, matrix.columns.shape[1])
             recent = median(values[None, -self._settings.quiet_steps :])[0]
-            peers = recent[fault.peers]
-            distance = recent[fault.finding.ranks[0]] - np.median(peers[np.isfinite(peers)])
+            distance = recent[fault.finding.ranks[0]] - median(recent[None, fault.peers, None])[0, 0]
             if abs(distance) < _BACK_FRACTION * abs(fault.distance):
                 self._faults.remove(fault)
                 message = f"{name_ranks(fault.finding.ranks)}: {fault.finding.tag} is among its peers' now"

@@ -1,9 +1,11 @@
 import numpy as np
-from worlds import World
+from worlds import World, absent, matrix_of
 
 from aggregator.detect import DetectionSettings, PeerGroups
-from aggregator.detect.mismatch import MismatchDetector, ReplicatedTags
-from rankside.tags import Tag, TagKind
+from aggregator.detect.mismatch import MismatchDetector
+from aggregator.detect.replicated import ReplicatedTags
+from aggregator.merge import merge
+from rankside.tags import Tag, TagKind, well_known
 
 
 def world(*tags, groups=None, **changes):
@@ -126,3 +128,40 @@ def test_an_undeclared_tag_that_differs_or_never_changes_is_not():
     for step in range(50):
         ranks.feed([step, step, step + (step == 3)], [7, 7, 7], [step, step, step])
     assert ranks.feed([1, 2, 3], [7, 7, 8], [1, 2, 3]) == ()
+
+
+def digests(ranks, step, values, *, gone=()):
+    """One step of digests, None where a rank gives none; all but those that are gone also report a loss."""
+    tags = [well_known("param-fingerprint"), well_known("loss")]
+    numbers = np.array([[np.nan if each is None else each, 1.0] for each in values])
+    matrix = matrix_of(step, tags, numbers)
+    missing = [rank for rank, each in enumerate(values) if each is None]
+    matrix.columns[:, missing, 0] = np.nan
+    matrix.columns[:2, missing, 0] = 0
+    for rank in gone:
+        matrix = absent(matrix, rank)
+    return tuple(ranks.detector.observe(matrix, merge(matrix)))
+
+
+def test_digests_that_only_some_ranks_give_yet_are_not_compared_and_the_first_whole_comparison_names_the_rank():
+    ranks = world("param-fingerprint")
+    digests(ranks, 1, [1, 1, 1, 1])
+    for step in range(2, 7):
+        assert digests(ranks, step, [None, None, 2, 3]) == ()
+    (finding,) = digests(ranks, 7, [4, 4, 4, 5])
+    assert (finding.ranks, finding.first_step) == ((3,), 7)
+    assert "the comparison at step 1 found no difference" in finding.message
+
+
+def test_a_rank_that_is_gone_is_not_waited_for():
+    ranks = world("param-fingerprint")
+    digests(ranks, 1, [1, 1, 1, 1])
+    (finding,) = digests(ranks, 2, [2, 2, 3, None], gone=[3])
+    assert finding.ranks == (2,)
+
+
+def test_a_rank_that_gives_no_digests_any_more_is_waited_for_as_long_as_a_mismatch_would_stay_open():
+    ranks = world("param-fingerprint", mismatch_quiet_steps=20)
+    digests(ranks, 1, [1, 1, 1, 1])
+    found = {step: digests(ranks, step, [2, 2, 3, None]) for step in range(2, 40)}
+    assert [step for step, findings in found.items() if findings] == [21]
