@@ -25,6 +25,7 @@ from rankside.config import RankConfig
 from rankside.schedule import Schedule
 from rankside.training.collector import Draft, Training
 from rankside.training.collector_group import CollectorGroup
+from rankside.training.eager_probe import EagerProbe
 from rankside.training.evaluation import evaluation_numbers
 from rankside.training.fingerprint import Fingerprint
 from rankside.training.gradient_probe import GradientProbe
@@ -64,11 +65,14 @@ class RankMonitor(Callback):  # type: ignore[misc]
     """Records this rank's numbers of every training step.
 
     logdir: folder in which the run's folder is made; `runs` unless given. Not used under `crossrank run`.
-    every: steps in a reporting window, or a map from first step to that number: {0: 1, 1000: 10}.
+    every: steps in a reporting window, or a map from first step to that number: {0: 1, 1000: 10}. The first step
+        is a window of its own.
     log_every: steps between two lines on the terminal, on rank 0; 0 for none.
     initial_step: steps trained before this process began, where it cannot be seen: `Model.train`'s
         `initial_epoch` and mindformers' resumed step are.
     gradient_norms: whether to put a probe into the train cell for the gradients' norms.
+    eager_norms_every: steps between two records of these norms in PyNative mode, where each of them costs the
+        training thread a kernel launch a parameter. In graph mode they are recorded at every step.
     layer_norms_every: steps between two records of the gradient norm of every parameter; 0 for none.
     fingerprint_every: steps between two digests of a part of the parameters, to be compared across replicas;
         0 for none.
@@ -89,6 +93,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         log_every: int = 100,
         initial_step: int | None = None,
         gradient_norms: bool = True,
+        eager_norms_every: int = 10,
         layer_norms_every: int = 0,
         fingerprint_every: int = 100,
         weights_every: int = 0,
@@ -101,6 +106,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
             log_every=log_every,
             initial_step=initial_step,
             gradient_norms=gradient_norms,
+            eager_norms_every=eager_norms_every,
             layer_norms_every=layer_norms_every,
             fingerprint_every=fingerprint_every,
             weights_every=weights_every,
@@ -274,9 +280,12 @@ class RankMonitor(Callback):  # type: ignore[misc]
     def _collectors(self, options: MonitorOptions) -> list[Collector]:
         # The probe comes first, since others ask it what it records; the progress line last, since it shows
         # what the others found; and the costly ones after the times, which they would otherwise be part of.
-        probe = GradientProbe(layers_every=options.layer_norms_every) if options.gradient_norms else None
+        layers_every = options.layer_norms_every
+        probe = GradientProbe(layers_every=layers_every) if options.gradient_norms else None
+        eager = EagerProbe(every=options.eager_norms_every, layers_every=layers_every)
         collectors: list[Collector | None] = [
             probe,
+            eager if options.gradient_norms else None,
             Loss(),
             LearningRate(self._reports, probe),
             LossScale(probe),

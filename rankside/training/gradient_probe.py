@@ -21,18 +21,15 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from functools import partial
-from math import sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import mindspore
-from mindspore import nn
 
-from rankside.tags import Tag, TagKind
 from rankside.training.collector import Collector
+from rankside.training.gradient_norms import Norms, is_known, obstacle, runs_eagerly
 from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.probed_reducer import ProbedReducer
-from rankside.training.rate_table import RateTable, table_of
 from rankside.training.ring import Ring
 from rankside.training.tensor_value import fetch_mean, snapshot
 
@@ -48,17 +45,14 @@ _probes: WeakKeyDictionary[Any, ProbedReducer] = WeakKeyDictionary()
 
 
 class GradientProbe(Collector):
-    """Tags `local-grad-norm` and `grad-norm`; also `learning-rate` and `loss-scale`.
+    """The tags of `Norms`, and `learning-rate` and `loss-scale`.
 
-    layers_every: steps between two records of every parameter's local norm, `local-grad-norm/<parameter>`;
-        0 for none.
+    layers_every: steps between two records of every parameter's norm; 0 for none.
 
-    Norms are those of the gradients that the optimizer applies: divided by the loss scale, and after the
-    reduction summed or averaged over the ranks as `gradients_mean` says. Where several ranks train without a
-    gradient reducer, there is no `grad-norm`. Where a train cell accumulates gradients, they are those of what it
-    hands to its reducer: of the accumulated gradients, at the step that reduces them and at no other, or of each
-    step's own, where it reduces first. Under semi-automatic and automatic parallelism gradients are pieces of
-    tensors, and the probe stays away.
+    Where a train cell accumulates gradients, norms are those of what it hands to its reducer: of the accumulated
+    gradients, at the step that reduces them and at no other, or of each step's own, where it reduces first. Under
+    semi-automatic and automatic parallelism gradients are pieces of tensors, and the probe stays away, as it does
+    where `EagerProbe` serves.
     """
 
     name = "gradient probe"
@@ -78,7 +72,7 @@ class GradientProbe(Collector):
     @property
     def notes_learning_rate(self) -> bool:
         """Whether the probe records the learning rate."""
-        return self._reading is not None and bool(self._reading.rates)
+        return self._reading is not None and bool(self._reading.rate_names)
 
     @property
     def notes_loss_scale(self) -> bool:
@@ -92,37 +86,29 @@ class GradientProbe(Collector):
         reason = _obstacle(network)
         if reason:
             logger.warning("gradient norms are not recorded: %s", reason)
+        if reason or runs_eagerly(network):
             return
         probe = _probes.get(network)
-        rates = distinct_rates(optimizer)
-        noted = [] if probe is None else probe.rates
-        tables = [None if _among(noted, rate) else table_of(rate, training) for rate in rates]
         if probe is None:
             probe = _probes[network] = ProbedReducer(
                 network.grad_reducer,
-                rates=[rate for rate, table in zip(rates, tables, strict=True) if table is None],
+                rates=distinct_rates(optimizer),
                 global_step=getattr(optimizer, "global_step", None),
                 scale=getattr(network, "scale_sense", None),
                 layers=len(training.weights) if self._layers_every else 0,
             )
-        known = all(table or _among(probe.rates, rate) for rate, table in zip(rates, tables, strict=True))
         network.grad_reducer = probe
         self._network = network
-        self._count = None if _reduces_once_a_step(network) else probe.count
+        self._count = None if is_known(network) else probe.count
         self._runs = int(probe.count.item())
         self._reading = _Reading(
             ring=Ring(probe.notes, closed=True),
             layer_ring=Ring(probe.layer_notes, closed=False),
-            unscale=1.0 / getattr(optimizer, "loss_scale", 1.0),
-            has_total=probe.reduces or training.world_size == 1,
+            norms=Norms(training, probe.reducer, layers=probe.layers > 0),
             has_scale=probe.scale is not None,
-            rates=list(zip([tag.name for tag in rate_tags(len(rates))], tables, strict=False))
-            if known
-            else [],
-            layer_names=[f"local-grad-norm/{p.name}" for p in training.weights] if probe.layers else [],
+            rate_names=[tag.name for tag in rate_tags(len(probe.rates))] if probe.rates else [],
         )
         self._log_earlier = training.recorder.log
-        training.recorder.describe(_norm_tag(probe), *map(_layer_tag, self._reading.layer_names))
 
     def train_end(self) -> None:
         """Give the train cell its own reducer back; a graph that was compiled with the probe keeps it."""
@@ -134,9 +120,6 @@ class GradientProbe(Collector):
         reading = self._reading
         if reading is None:
             return
-        for _, table in reading.rates:
-            if table is not None:
-                table.reach(draft.step)
         before = self._runs
         self._runs = before + draft.steps if self._count is None else snapshot(self._count)
         runs = _Runs(before, self._runs, draft.steps)
@@ -145,7 +128,7 @@ class GradientProbe(Collector):
             self._log_earlier(draft.step - earlier, {}, deferred=(fetch,))
         draft.deferred.append(partial(reading.numbers, runs))
         every = self._layers_every
-        if reading.layer_names and draft.step // every > (draft.step - draft.steps) // every:
+        if reading.norms.layer_names and draft.step // every > (draft.step - draft.steps) // every:
             draft.deferred.append(partial(reading.layers, runs))
 
 
@@ -170,31 +153,21 @@ def _whole(number: Any) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """What the background thread has to know to read the probe's rings.
-
-    unscale: what takes the optimizer's own loss scale out of a gradient. has_total: whether the norm after the
-    reducer is the global one. rates: the learning rates' tags, each with the table in which it is found by the
-    optimizer's count, or None where the ring holds the rate itself.
-    """
+    """What the background thread has to know to read the probe's rings."""
 
     ring: Ring
     layer_ring: Ring
-    unscale: float
-    has_total: bool
+    norms: Norms
     has_scale: bool
-    rates: Sequence[tuple[str, RateTable | None]]
-    layer_names: Sequence[str]
+    rate_names: Sequence[str]
 
     def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, float]:
         run = runs.of_step(earlier)
         if run is None:
             return {}
-        local, total, scale, count, *rates = self.ring.row(run).tolist()
-        noted = iter(rates)
-        values = {name: table.at(int(count)) if table else next(noted) for name, table in self.rates}
-        values["local-grad-norm"] = sqrt(2.0 * local) * self.unscale
-        if self.has_total:
-            values["grad-norm"] = sqrt(2.0 * total) * self.unscale
+        local, total, scale, *rates = self.ring.row(run).tolist()
+        values = dict(zip(self.rate_names, rates, strict=True))
+        values |= self.norms.of_all(local, total)
         if self.has_scale:
             values["loss-scale"] = scale
         return values
@@ -203,42 +176,12 @@ class _Reading:
         run = runs.of_step(0)
         if run is None:
             return {}
-        halves = self.layer_ring.row(run).tolist()
-        return {
-            name: sqrt(2.0 * half) * self.unscale for name, half in zip(self.layer_names, halves, strict=True)
-        }
-
-
-def _among(rates: Sequence[Any], rate: Any) -> bool:
-    return any(rate is other for other in rates)
-
-
-def _reduces_once_a_step(network: Any) -> bool:
-    """Whether what the train cell does in a step is known: it is MindSpore's or mindformers'."""
-    return type(network).construct.__module__.partition(".")[0] in ("mindspore", "mindformers")
-
-
-def _norm_tag(probe: ProbedReducer) -> Tag:
-    description = "L2 norm of the gradients that the optimizer applies"
-    if probe.reduces:
-        description += (
-            ", averaged over ranks" if getattr(probe.reducer, "mean", False) else ", summed over ranks"
-        )
-    return Tag("grad-norm", TagKind.REPLICATED, "", description)
-
-
-def _layer_tag(name: str) -> Tag:
-    return Tag(name, TagKind.LOCAL, "", "L2 norm of this rank's gradient of one parameter")
+        return self.norms.of_each(self.layer_ring.row(run).tolist())
 
 
 def _obstacle(network: Any) -> str:
-    """Return why the probe cannot be put into this train cell, or nothing."""
-    if not isinstance(getattr(network, "grad_reducer", None), nn.Cell):
-        return f"the train cell {type(network).__name__} has no gradient reducer"
-    parallel_mode = mindspore.get_auto_parallel_context("parallel_mode")
-    if parallel_mode not in ("stand_alone", "data_parallel"):
-        return f"with parallel mode {parallel_mode}, gradients are pieces of tensors"
-    compiled = mindspore.get_context("mode") == mindspore.GRAPH_MODE and network.compile_cache
+    """Return why this probe cannot be put into this train cell, or nothing."""
+    compiled = mindspore.get_context("mode") == mindspore.GRAPH_MODE and getattr(network, "compile_cache", ())
     if compiled and network not in _probes:
         return "the train cell was compiled before the monitor saw it"
-    return ""
+    return obstacle(network)

@@ -18,6 +18,7 @@ class MonitorOptions:
     log_every: int = 100
     initial_step: int | None = None
     gradient_norms: bool = True
+    eager_norms_every: int = 10
     layer_norms_every: int = 0
     fingerprint_every: int = 100
     weights_every: int = 0
@@ -27,8 +28,16 @@ class MonitorOptions:
 
     def __post_init__(self) -> None:
         """Check every field."""
-        for name in ("log_every", "layer_norms_every", "fingerprint_every", "weights_every"):
+        for name in (
+            "log_every",
+            "eager_norms_every",
+            "layer_norms_every",
+            "fingerprint_every",
+            "weights_every",
+        ):
             _require_steps(name, getattr(self, name))
+        if self.eager_norms_every == 0:
+            raise ConfigError("eager_norms_every=0: 1 or more is expected; gradient_norms=False records none")
         if self.initial_step is not None:
             _require_steps("initial_step", self.initial_step)
         for name in ("gradient_norms", "graph"):

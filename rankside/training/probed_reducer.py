@@ -2,11 +2,10 @@
 
 Each step writes one row of a ring:
 
-    mark | local half square | global half square | loss scale | optimizer's count | learning rate, ... | mark
+    mark | local half square | global half square | loss scale | learning rate of group 0, 1, ... | mark
 
 float32; the mark is the number of the step, in this ring, as float32; a half square is half the sum of the
-squares of all gradients. Loss scale and count are 0 where there is none. The ring of layers holds
-`mark | half square of each gradient before the reduction`.
+squares of all gradients. The ring of layers holds `mark | half square of each gradient before the reduction`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import Any
 import mindspore
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+
+from rankside.training.gradient_norms import reduces
 
 ROWS = 2048
 LAYER_ROWS = 64
@@ -36,15 +37,15 @@ def _half_square_of_rows(gradient: Any) -> Any:
 class ProbedReducer(nn.Cell):  # type: ignore[misc]
     """Takes the place of a train cell's gradient reducer, and calls it.
 
-    reducer: the train cell's own. rates: the learning rates to be noted, parameters or schedule cells; the latter
-    are asked with `global_step`, the optimizer's count of steps. scale: the train cell's loss scale parameter.
-    global_step and scale may be None. layers: number of gradients whose norms are noted one by one, or 0.
+    reducer: the train cell's own. rates: parameters or schedule cells, one a parameter group, at the optimizer's
+    `global_step`. scale: the train cell's loss scale parameter, or None. layers: number of gradients whose norms
+    are noted one by one, or 0.
     """
 
     def __init__(self, reducer: Any, *, rates: list[Any], global_step: Any, scale: Any, layers: int) -> None:
         super().__init__(auto_prefix=False)
         self.reducer = reducer
-        self.reduces = not isinstance(reducer, nn.Identity)
+        self.reduces = reduces(reducer)
         self.rates = tuple(rates)
         self.schedules = tuple(isinstance(rate, nn.Cell) for rate in rates)
         self.global_step = global_step
@@ -57,7 +58,7 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
         self.zero = Tensor(0.0, mindspore.float32)
         for name, value in {
             "count": Tensor([0], mindspore.int32),
-            "notes": Tensor(np.zeros((ROWS, 6 + len(rates)), np.float32)),
+            "notes": Tensor(np.zeros((ROWS, 5 + len(rates)), np.float32)),
             "layer_notes": Tensor(np.zeros((LAYER_ROWS, 1 + layers), np.float32)),
         }.items():
             parameter = Parameter(value, name=f"crossrank.{name}", requires_grad=False)
@@ -75,13 +76,11 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
             total = self.add(self.map(_half_square, reduced))
         position = self.count + self.one
         mark = ops.cast(position, mindspore.float32).reshape(())
-        scale = self.zero if self.scale is None else ops.cast(self.scale, mindspore.float32).reshape(())
-        steps = (
-            self.zero
-            if self.global_step is None
-            else ops.cast(self.global_step, mindspore.float32).reshape(())
-        )
-        row = [mark, local.reshape(()), total.reshape(()), scale, steps]
+        row = [mark, local.reshape(()), total.reshape(())]
+        if self.scale is not None:
+            row.append(ops.cast(self.scale, mindspore.float32).reshape(()))
+        else:
+            row.append(self.zero)
         for index in range(len(self.rates)):
             if self.schedules[index]:  # noqa: SIM108 (a graph compiles only the branch it takes)
                 rate = self.rates[index](self.global_step)

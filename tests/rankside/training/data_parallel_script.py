@@ -26,7 +26,7 @@ arguments = parser.parse_args()
 mindspore.set_context(
     mode=mindspore.GRAPH_MODE if arguments.mode == "graph" else mindspore.PYNATIVE_MODE, device_target="CPU"
 )
-monitor = RankMonitor(log_every=0)
+monitor = RankMonitor(log_every=0, eager_norms_every=1)
 init()
 mindspore.set_auto_parallel_context(
     parallel_mode="data_parallel", gradients_mean=arguments.reduction == "mean"

@@ -15,10 +15,12 @@ from rankside import RankMonitor
 from rankside.training.attach import attach
 
 SCRIPT = """
+import mindspore
 from mindspore import nn
 from mindspore.train import MAE, LossMonitor, Model
 from small_training import network, samples
 
+mindspore.set_context(mode=mindspore.GRAPH_MODE, device_target="CPU")
 net = network()
 model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1), metrics={"mae": MAE()})
 model.train(1, samples(3))

@@ -28,7 +28,7 @@ def _train(*, steps=12, cell=None, sens=None, monitor=None):
     net = nn.Dense(4, 2)
     weight, bias = (np.array(p.asnumpy(), np.float64) for p in (net.weight, net.bias))
     optimizer = nn.SGD(net.trainable_params(), 0.1, loss_scale=float(sens or 1.0))
-    monitor = monitor or RankMonitor(log_every=0)
+    monitor = monitor or RankMonitor(log_every=0, eager_norms_every=1)
     loss = nn.WithLossCell(net, nn.MSELoss())
     train_cell = cell(loss, optimizer) if cell else nn.TrainOneStepCell(loss, optimizer, sens)
     reducer = train_cell.grad_reducer
@@ -82,7 +82,7 @@ def test_a_cell_trained_again_goes_on_with_the_right_norms(run_dir):
     model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1))
     data = samples(6)
     for _ in range(3):
-        monitor = RankMonitor(log_every=0)
+        monitor = RankMonitor(log_every=0, eager_norms_every=1)
         model.train(1, data, callbacks=[monitor])
     monitor.close()
     batches = [(x.asnumpy(), y.asnumpy()) for x, y in data.create_tuple_iterator()] * 3
@@ -118,3 +118,40 @@ def test_the_probe_is_not_among_the_parameters_that_a_checkpoint_saves(run_dir):
     monitor.close()
     assert {"weight", "moments.weight"} <= set(names)
     assert not [name for name in names if "crossrank" in name]
+
+
+@pytest.fixture
+def pynative_mode():
+    before = mindspore.get_context("mode")
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE, device_target="CPU")
+    yield
+    mindspore.set_context(mode=before)
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"), [({}, [1, 10, 20]), ({"eager_norms_every": 6}, [1, 6, 12, 18])]
+)
+def test_a_training_that_runs_eagerly_takes_the_norms_at_an_interval_and_all_else_at_every_step(
+    run_dir, pynative_mode, options, steps
+):
+    expected = _steps(norm for _, norm, _ in _train(steps=20, monitor=RankMonitor(log_every=0, **options)))
+    for tag in ("grad-norm", "local-grad-norm"):
+        assert curve(run_dir, tag) == pytest.approx({step: expected[step] for step in steps}, rel=1e-4)
+    for tag in ("loss", "learning-rate"):
+        assert sorted(curve(run_dir, tag)) == list(range(1, 21))
+
+
+class _CompiledCell(nn.TrainOneStepCell):
+    """A train cell that is compiled whatever the mode."""
+
+    @mindspore.jit
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        sens = mindspore.ops.ones_like(loss)
+        gradients = self.grad_reducer(self.grad(self.network, self.weights)(*inputs, sens))
+        return mindspore.ops.depend(loss, self.optimizer(gradients))
+
+
+def test_a_cell_that_is_compiled_in_pynative_mode_has_its_norms_at_every_step(run_dir, pynative_mode):
+    expected = _train(cell=_CompiledCell)
+    assert curve(run_dir, "grad-norm") == pytest.approx(_steps(norm for _, norm, _ in expected), rel=1e-4)

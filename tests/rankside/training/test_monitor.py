@@ -37,6 +37,7 @@ def _train(*callbacks, steps=6, data=None):
         ("weights_every", None),
         ("initial_step", -1),
         ("gradient_norms", "yes"),
+        ("eager_norms_every", 0),
         ("graph", 1),
         ("histograms", 3),
         ("histograms", "*.weight"),
