@@ -26,22 +26,27 @@ def scalars(folder: Path) -> dict[str, dict[int, float]]:
     return found
 
 
-def check_merged(merged: Path, rank_dirs: Sequence[Path], *, steps: int) -> None:
-    """Compare every merged point with numpy over the ranks' files; all have reported each of the steps."""
+def check_merged(
+    merged: Path, rank_dirs: Sequence[Path], *, steps: int, own_tags: tuple[str, ...] = ()
+) -> None:
+    """Compare every merged point with numpy over the ranks' files; all have reported each of the steps.
+
+    own_tags: beginnings of the names of those tags that each rank has for itself; all have the others.
+    """
     ranks = [scalars(folder) for folder in rank_dirs]
-    tags = ranks[0].keys()
-    assert {"loss", "grad-norm", "local-grad-norm", "iteration-time"} <= tags
+    common = {tag for tag in ranks[0] if not tag.startswith(own_tags)}
+    assert {"loss", "grad-norm", "local-grad-norm", "iteration-time"} <= common
     for rank in ranks:
-        assert rank.keys() == tags
+        assert {tag for tag in rank if not tag.startswith(own_tags)} == common
         assert list(rank["loss"]) == list(range(1, steps + 1))
     for name, computation in _STATISTICS.items():
         curves = scalars(merged / name)
-        assert curves.keys() == tags
-        for tag in tags:
-            at = list(ranks[0][tag])
-            assert list(curves[tag]) == at, f"{name} of {tag}"
-            values = np.array([[rank[tag][step] for step in at] for rank in ranks], dtype=np.float64)
+        assert curves.keys() == set().union(*ranks)
+        for tag, curve in curves.items():
+            holders = [rank[tag] for rank in ranks if tag in rank]
+            assert all(list(curve) == list(holder) for holder in holders), f"{name} of {tag}"
+            values = np.array([list(holder.values()) for holder in holders], dtype=np.float64)
             expected = computation(values, axis=0)
             # Values come from float32 files; what a spread loses to that is relative to the values.
             slack = 2e-6 * np.abs(expected) + 2e-7 * np.abs(values).max(axis=0)
-            assert np.all(np.abs(list(curves[tag].values()) - expected) <= slack), f"{name} of {tag}"
+            assert np.all(np.abs(list(curve.values()) - expected) <= slack), f"{name} of {tag}"

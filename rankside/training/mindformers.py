@@ -37,7 +37,8 @@ class MindformersNumbers(Collector):
 
     Left out are numbers that RankMonitor records itself, and those that mindformers draws over
     samples instead of steps. All stand at the step that is trained when they are written, since mindformers
-    counts a resumed training's steps differently from callback to callback.
+    counts a resumed training's steps differently from callback to callback; but what a device has dumped may be
+    written steps later, under a count that is behind MindSpore's, and then stands as many steps earlier.
     """
 
     name = "mindformers' numbers"
@@ -47,6 +48,7 @@ class MindformersNumbers(Collector):
         self._training: Training | None = None
         self._given_back: list[tuple[Any, str, Any]] = []
         self._described: set[str] = set()
+        self._late: dict[int, dict[str, Any]] = {}
 
     def train_begin(self, training: Training) -> None:
         """Take the place of the writers."""
@@ -60,10 +62,12 @@ class MindformersNumbers(Collector):
 
     def step_begin(self, step: int) -> None:
         """Note the step at which what is written will stand."""
+        self._report_late()
         self._step = step
 
     def train_end(self) -> None:
         """Give the callbacks their own writers back."""
+        self._report_late()
         for callback, name, value in self._given_back:
             setattr(callback, name, value)
         self._given_back = []
@@ -78,15 +82,25 @@ class MindformersNumbers(Collector):
         self._given_back.append((callback, name, getattr(callback, name)))
         setattr(callback, name, value)
 
-    def take(self, tag: str, value: Any) -> None:
-        """Record what was written, as the writer would name it."""
+    def _report_late(self) -> None:
+        for step, values in self._late.items():
+            if self._training is not None:
+                self._training.recorder.report(step, values)
+        self._late = {}
+
+    def take(self, tag: str, value: Any, count: int | None) -> None:
+        """Record what was written, as the writer would name it. count: of its step, by mindformers."""
         if self._training is None or tag in _OWN or tag.endswith(" vs samples"):
             return
         name = tag.replace(" ", "_")
         if name not in self._described:
             self._described.add(name)
             self._training.recorder.describe(Tag(name, TagKind.INFO, "", "written by mindformers"))
-        self._training.recorder.log(self._step, {name: later(value)})
+        behind = 0 if count is None else self._training.parameters["cur_step_num"] - count
+        if behind > 0:
+            self._late.setdefault(self._step - behind, {})[name] = later(value)
+        else:
+            self._training.recorder.log(self._step, {name: later(value)})
 
 
 class _Writer:
@@ -96,18 +110,29 @@ class _Writer:
         self._numbers = numbers
         self._writer = writer
 
-    def add_scalar(self, tag: str, scalar_value: Any, *arguments: Any, **options: Any) -> None:
-        self._numbers.take(tag, scalar_value)
+    def add_scalar(
+        self, tag: str, scalar_value: Any, global_step: int | None = None, *more: Any, **options: Any
+    ) -> None:
+        self._numbers.take(tag, scalar_value, global_step)
         if self._writer is not None:
-            self._writer.add_scalar(tag, scalar_value, *arguments, **options)
+            self._writer.add_scalar(tag, scalar_value, global_step, *more, **options)
 
     def add_scalars(
-        self, main_tag: str, tag_scalar_dict: Mapping[str, Any], *arguments: Any, **options: Any
+        self,
+        main_tag: str,
+        tag_scalar_dict: Mapping[str, Any],
+        global_step: int | None = None,
+        *more: Any,
+        **options: Any,
     ) -> None:
         for tag, value in tag_scalar_dict.items():
-            self._numbers.take(f"{main_tag}/{tag}", value)
+            self._numbers.take(f"{main_tag}/{tag}", value, global_step)
         if self._writer is not None:
-            self._writer.add_scalars(main_tag, tag_scalar_dict, *arguments, **options)
+            self._writer.add_scalars(main_tag, tag_scalar_dict, global_step, *more, **options)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
+        return _write_nothing if self._writer is None else getattr(self._writer, name)
+
+
+def _write_nothing(*_: Any, **__: Any) -> None:
+    """Stand in for a writer's other methods, where there is no writer."""

@@ -26,7 +26,7 @@ from mindspore.mindrecord import FileWriter
 CALLBACK_FILE = "from rankside import RankMonitor\n"
 
 # On CPU there is no kernel for the float status that the train cell asks for: the check that stays is of the
-# gradients themselves.
+# gradients themselves. Nor is there one for its dump, which DumpOfDevice stands in for.
 TRAIN_CELL_FILE = """
 from mindformers.wrapper.wrapper import MFTrainOneStepCell
 
@@ -36,6 +36,31 @@ class CheckedTrainCell(MFTrainOneStepCell):
         super().__init__(*arguments, **options)
         self.ascend_910b_target = True
         self.enable_allfinite = False
+        self.if_dump = False
+"""
+
+# Devices dump what they compute in the backward pass, and mindformers' callback finds the files some time later: here,
+# a step later. What is dumped tells the rank and the step, as this start of the training counts.
+DUMP_FILE = """
+import os
+
+import numpy as np
+from mindformers.tools.utils import get_real_rank
+from mindspore.train import Callback
+
+
+class DumpOfDevice(Callback):
+    def __init__(self, folder):
+        super().__init__()
+        self.folder = folder
+
+    def on_train_step_end(self, run_context):
+        step = run_context.original_args()["cur_step_num"] - 1
+        names = ["local_norm__model.layers.0.ffn_norm.weight", "device_local_norm", "finish_step"]
+        for number, name in enumerate(names if step else ()):
+            value = np.float32(step + get_real_rank() / 4 + number / 2)
+            path = os.path.join(self.folder, f"rank_{get_real_rank()}", f"{name}_float32_{10 * step + number}.npy")
+            np.save(path, value)
 """
 
 FAILURE_FILE = """
@@ -85,9 +110,10 @@ CONFIGURATION = {
         "invert": False,
         "step_interval": 1,
         "local_loss_format": None,
-        "local_norm_format": None,
-        "device_local_norm_format": None,
-        "device_local_loss_format": None,
+        "local_norm_format": ["tensorboard"],
+        "device_local_norm_format": ["tensorboard"],
+        "device_local_loss_format": ["tensorboard"],
+        "max_attention_logit_format": ["tensorboard"],
         "optimizer_state_format": ["tensorboard"],
         "weight_state_format": ["tensorboard"],
         "throughput_baseline": None,
@@ -141,6 +167,14 @@ def wait_for_all(group: str | None = None) -> None:
     ops.AllReduce()(mindspore.Tensor([1.0])).asnumpy()
 
 
+def add_figures(model: type) -> None:
+    """Give a Llama what mindformers' callbacks ask models for other devices for: attention logits, load of experts."""
+    logits, load = mindspore.Tensor([1.5, 2.5]), mindspore.Tensor([0.25, 0.75])
+    model.get_max_attention_logit = lambda *_: {"layers.0": logits}
+    model.reset_max_attention_logit = lambda *_: None
+    model.update_topk_bias = lambda *_: [("layer_0", load)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -155,6 +189,7 @@ def main() -> None:
     (registered / "rank_monitor.py").write_text(CALLBACK_FILE)
     (registered / "train_cell.py").write_text(TRAIN_CELL_FILE)
     (registered / "failure.py").write_text(FAILURE_FILE)
+    (registered / "dump.py").write_text(DUMP_FILE)
     os.environ["REGISTER_PATH"] = str(registered)
     sys.path.append(str(registered))
     os.chdir(own)
@@ -162,6 +197,7 @@ def main() -> None:
 
     comm_func.barrier = wait_for_all
     from mindformers.core.context import build_context  # noqa: PLC0415 (it reads the environment)
+    from mindformers.models.llama import LlamaForCausalLM  # noqa: PLC0415 (it reads the environment)
     from mindformers.tools.register import MindFormerConfig  # noqa: PLC0415 (it reads the environment)
     from mindformers.trainer import Trainer  # noqa: PLC0415 (it reads the environment)
     from mindformers.utils.file_utils import set_output_path  # noqa: PLC0415 (it reads the environment)
@@ -187,11 +223,18 @@ def main() -> None:
             "tensorboard_queue_size": 10,
             "log_loss_scale_to_tensorboard": True,
             "log_timers_to_tensorboard": True,
+            "log_expert_load_to_tensorboard": True,
         },
     }
+    dump_path = str(own / "dump")
+    configuration["monitor_config"] = {**CONFIGURATION["monitor_config"], "dump_path": dump_path}
     if arguments.no_tensorboard:
         del configuration["tensorboard"]
-    callbacks = [{"type": "MFLossMonitor"}]
+    callbacks = [
+        {"type": "MFLossMonitor"},
+        {"type": "TopkBiasBalanceCallback"},
+        {"type": "DumpOfDevice", "auto_register": "dump.DumpOfDevice", "folder": dump_path},
+    ]
     if not arguments.no_monitor:
         callbacks.append({"type": "RankMonitor", "auto_register": "rank_monitor.RankMonitor", "log_every": 0})
     if arguments.checkpoints:
@@ -205,6 +248,7 @@ def main() -> None:
         configuration["resume_training"] = True
     file = own / "tiny_llama.yaml"
     file.write_text(yaml.safe_dump(configuration))
+    add_figures(LlamaForCausalLM)
     config = MindFormerConfig(str(file))
     set_output_path(config.output_dir)
     build_context(config)
