@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("crossrank")
 _BEATS = 20  # without an answer, after which the aggregator is taken for gone
-_RESTART_BEATS = 60  # more of them when the rank leaves, 3 s as it asks then: within that a crashed one is started again
+_RESTART_BEATS = 60  # more of them, 3 s, when the rank leaves: by then a crashed one has been started again
 
 
 class Uplink:

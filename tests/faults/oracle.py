@@ -71,10 +71,14 @@ def compare(run_dir, right, runs=None):
 
 
 def _rows(folder):
-    """Return {(tag, step): (count, nonfinite, mean, M2, min, max)} of one rank; of two points the last one wins."""
+    """Return {(tag, step): (count, nonfinite, mean, M2, min, max)} of one rank; of two points the last one wins.
+
+    TensorBoard's reader drops void scalars at a session start, but no tensors: a window counts where the scalar that
+    was written with it is shown.
+    """
     reader = open_run(folder)
     reader.Reload()
-    rows, windows = {}, {}
+    windows = {}
     for tag in reader.Tags()[tag_types.TENSORS]:
         if tag != "crossrank/window":
             continue
@@ -82,22 +86,19 @@ def _rows(folder):
         for event in reader.Tensors(tag):
             columns = tensor_util.make_ndarray(event.tensor_proto)
             for i, name in enumerate(names):
-                windows[name, event.step] = tuple(columns[:6, i])
-    shown = scalars(reader)
-    parts = {f"{name}/{part}" for name, _ in windows for part in ("min", "max")}
-    for tag in set(shown) - parts:
-        for step, value in shown[tag]:
-            finite = np.isfinite(value)
-            number = value if finite else np.nan
-            rows[tag, step] = (
-                int(finite),
-                int(not finite),
-                number,
-                0.0 if finite else np.nan,
-                number,
-                number,
-            )
-    return rows | windows
+                windows[name, event.step, event.wall_time] = tuple(columns[:6, i])
+    parts = {f"{name}/{part}" for name, *_ in windows for part in ("min", "max")}
+    return {
+        (tag, event.step): windows.get((tag, event.step, event.wall_time)) or _single(event.value)
+        for tag in set(reader.Tags()[tag_types.SCALARS]) - parts
+        for event in reader.Scalars(tag)
+    }
+
+
+def _single(value):
+    if np.isfinite(value):
+        return 1, 0, value, 0.0, value, value
+    return 0, 1, np.nan, np.nan, np.nan, np.nan
 
 
 def _merge(rows):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import defaultdict
 
 import fleet
+import numpy as np
 import oracle
 import pytest
 from plan import LAST_STEP, WORLD_SIZE, FaultPlan
+from worker import values_of
 
 from launch.cli import main
 from launch.summary import summary
@@ -111,6 +114,30 @@ def test_late_values_are_counted_and_filled_from_the_files(carry_out):
 def test_a_restart_from_a_checkpoint_reopens_the_steps_behind_it(carry_out):
     outcome = carry_out(FaultPlan().restart_all(rank=3, step=120, checkpoint=70))
     assert outcome.run_json["counts"]["reopened"] >= 1
+
+
+@pytest.mark.parametrize("restarted", [{0, 1, 2, 3}, {1}], ids=["all ranks", "one rank"])
+def test_the_first_window_behind_a_restart_holds_the_steps_of_this_start_only(carry_out, restarted):
+    plan, checkpoint = FaultPlan().await_merged(step=10), 7
+    for rank in range(WORLD_SIZE):
+        plan = plan.rank(rank, every=5)
+    restart = plan.restart_all if len(restarted) == WORLD_SIZE else plan.restart
+    run_dir = carry_out(restart(rank=1, step=14, checkpoint=checkpoint)).run_dir
+    windows = defaultdict(list)  # the ranks' losses of the steps that are reported at a step
+    for rank in range(WORLD_SIZE):
+        reader = oracle.open_run(run_dir / f"rank_{rank}")
+        reader.Reload()
+        previous = 0
+        for end, _ in oracle.scalars(reader)["loss"]:
+            life = int(rank in restarted and end > checkpoint)
+            first = max(previous, checkpoint if life else 0) + 1
+            windows[end] += [values_of(rank, step, life)["loss"] for step in range(first, end + 1)]
+            previous = end
+    assert {1, 5, 10, 15, 200} <= set(windows)
+    right = oracle.expected(run_dir)
+    for name in oracle.STATISTICS:
+        numbers = {step: getattr(np.array(values), name)() for step, values in windows.items()}
+        assert right[name]["loss"] == pytest.approx(numbers, rel=1e-6, abs=2e-7)
 
 
 def test_ranks_that_a_smaller_world_lacks_end_at_the_checkpoint(carry_out):
