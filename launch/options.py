@@ -82,7 +82,8 @@ def add_detect(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="change a threshold of detection; may be repeated (a wrong name prints those that exist)",
+        help="change a threshold of detection; may be repeated (docs/detection.md explains them, a wrong name prints "
+        "those that exist)",
     )
     parser.add_argument(
         "--layout",

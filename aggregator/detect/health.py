@@ -34,9 +34,6 @@ _NORMS = ("grad-norm", "local-grad-norm")
 _KEPT = 256
 _FIRST_KEPT = 50
 _RARE_STEPS = 16
-_NEARLY_ZERO = 1e-12
-# A training that begins later than this was begun elsewhere and may be converged.
-_FRESH_STEP = 100
 
 
 @dataclass(slots=True)
@@ -151,7 +148,7 @@ class HealthDetector:
         for column, index in enumerate(matrix.tag_ids.tolist()):
             name = matrix.tags[index].name
             if "grad-norm/" in name or "local_norm/" in name:
-                zero = merged.maximum[column] <= _NEARLY_ZERO
+                zero = merged.maximum[column] <= self._settings.zero_norm
                 self._zero_for[name] = self._zero_for.get(name, 0) + 1 if zero else 0
 
     def _noticed(self) -> Iterator[tuple[str, str, Symptom]]:
@@ -169,14 +166,16 @@ class HealthDetector:
             ("norm vanished", n, symptoms.norm_vanished(series[n], settings)) for n in _NORMS if n in series
         ]
         if _SCALE in series:
-            found.append(("loss scale", _SCALE, symptoms.scale_lost(series[_SCALE], self._highest_scale)))
+            found.append(
+                ("loss scale", _SCALE, symptoms.scale_lost(series[_SCALE], self._highest_scale, settings))
+            )
         if rare:
-            found.append(("loss rising", _LOSS, symptoms.loss_rising(loss)))
-            found.append(("oscillation", _LOSS, symptoms.loss_oscillates(loss)))
+            found.append(("loss rising", _LOSS, symptoms.loss_rising(loss, settings)))
+            found.append(("oscillation", _LOSS, symptoms.loss_oscillates(loss, settings)))
             if (
                 not self._loss_told
                 and self._count >= settings.flat_steps
-                and (self._first_step or 0) <= _FRESH_STEP
+                and (self._first_step or 0) <= settings.fresh_step
                 and len(loss) >= _KEPT
             ):
                 found.append(("loss flat", _LOSS, symptoms.loss_flat(np.array(self._first_loss), loss)))

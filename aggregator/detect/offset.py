@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     Float64Array = npt.NDArray[np.float64]
     Int64Array = npt.NDArray[np.int64]
 
-_FEWEST_PEERS = 4
 _MANY_PEERS = 16  # from which on the robust deviation of normal peers is hardly ever small by chance
-_BACK_FRACTION = 0.35
 
 
 class _Offset(NamedTuple):
@@ -122,7 +120,7 @@ class OffsetDetector:
         return findings
 
     def _far_off(self, halves: list[_Half], members: Int64Array) -> _Offset | None:
-        if len(members) <= _FEWEST_PEERS:
+        if len(members) <= self._settings.offset_peers:
             return None
         first, second = (self._farthest(half, members) for half in halves)
         nearer = min(first, second, key=lambda offset: abs(offset.spreads))
@@ -153,7 +151,7 @@ class OffsetDetector:
             _, values = self._history.series(fault.index, matrix.columns.shape[1])
             recent = median(values[None, -self._settings.quiet_steps :])[0]
             distance = recent[fault.finding.ranks[0]] - median(recent[None, fault.peers, None])[0, 0]
-            if abs(distance) < _BACK_FRACTION * abs(fault.distance):
+            if abs(distance) < self._settings.back_fraction * abs(fault.distance):
                 self._faults.remove(fault)
                 message = f"{name_ranks(fault.finding.ranks)}: {fault.finding.tag} is among its peers' now"
                 findings.append(replace(fault.finding, step=matrix.step, status=CLOSED, message=message))

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _LEVEL_GAIN = 1 / 32
 _BEGUN_STEPS = 2
-_BACK_FRACTION = 0.35
 _STEPS_BEFORE_CLOSING = 64
 
 
@@ -241,7 +240,7 @@ class OutlierDetector:
         parted.level += _LEVEL_GAIN * (float(np.clip(deviation / sigma, -clip, clip)) - parted.level)
         level = abs(parted.level / parted.weight)
         parted.peak = max(parted.peak, level)
-        parted.quiet = parted.quiet + 1 if level < _BACK_FRACTION * parted.peak else 0
+        parted.quiet = parted.quiet + 1 if level < self._settings.back_fraction * parted.peak else 0
         return parted.age >= _STEPS_BEFORE_CLOSING and parted.quiet >= self._settings.quiet_steps
 
     def _finding(self, fault: _Fault, step: int, status: str) -> Finding:

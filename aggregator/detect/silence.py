@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from aggregator.detect.settings import DetectionSettings
 
 IN_THE_STEP = "in the step"
-_APART_SECONDS = 0.05  # by which a rank ended first: those that are killed together end within it
-_FOLLOWING_SECONDS = 10.0  # within which the others are ended on its account; msrun looks once a second
-_FAILED_SECONDS = 3.0  # until a failed rank is taken for the only one, where all run into the same error
 _EXCUSED = ("evaluating", "leaving", "idle", "starting")
 
 
@@ -102,11 +99,11 @@ def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | No
     """Return who is gone without a goodbye or has failed before all others, or None."""
     silent = ~signs.left & (signs.lost | (signs.silent_seconds >= settings.silent_seconds))
     failed = signs.left & np.array([bool(error) for error in signs.failed], dtype=np.bool_)
-    gone = signs.seen & (silent | (failed & (signs.ended_seconds >= _FAILED_SECONDS)))
+    gone = signs.seen & (silent | (failed & (signs.ended_seconds >= settings.failed_seconds)))
     if not gone.any():
         return None
     alive = int((signs.seen & ~gone & ~signs.left).sum())
-    followers = _followers(signs, gone)
+    followers = _followers(signs, gone, settings)
     ranks = tuple(np.flatnonzero(gone & ~followers).tolist())
     if np.all(failed[list(ranks)]) and len(ranks) == signs.seen.sum():
         return None  # the same error on all of them, which each has printed
@@ -134,16 +131,21 @@ def find_silent(signs: SignsOfLife, settings: DetectionSettings) -> Finding | No
     )
 
 
-def _followers(signs: SignsOfLife, gone: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Return which of those that are gone ended because another one had ended clearly before all of them."""
+def _followers(
+    signs: SignsOfLife, gone: npt.NDArray[np.bool_], settings: DetectionSettings
+) -> npt.NDArray[np.bool_]:
+    """Return which of those that are gone ended because another one had ended clearly before all of them.
+
+    Those that are killed together end within a few milliseconds; msrun looks once a second for one that ended.
+    """
     ended = np.where(gone, signs.ended_seconds, 0.0)
     first = int(np.argmax(ended))  # one whose end is not known, NaN, where there is such a one
     behind = ended[first] - ended
     others = gone & (np.arange(len(gone)) != first)
-    if not np.all(behind[others] >= _APART_SECONDS):
+    if not np.all(behind[others] >= settings.apart_seconds):
         return np.zeros_like(gone)
     alike = np.array([bool(error) and error == signs.failed[first] for error in signs.failed], dtype=np.bool_)
-    followers: npt.NDArray[np.bool_] = others & (behind <= _FOLLOWING_SECONDS) & ~alike
+    followers: npt.NDArray[np.bool_] = others & (behind <= settings.following_seconds) & ~alike
     return followers
 
 

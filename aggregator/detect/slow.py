@@ -15,7 +15,7 @@ import numpy as np
 from aggregator.detect.batches import BATCH_STEPS, BATCHES, Batches, Row
 from aggregator.detect.finding import CHRONIC, CLOSED, OPEN, ROTATING, Finding, finding_id
 from aggregator.detect.reference import leave_one_out
-from aggregator.detect.turns import LEAD_FRACTION, find_turns
+from aggregator.detect.turns import find_turns
 from aggregator.detect.words import name_ranks, number
 from rankside.tags import TagKind
 from rankside.window import Column
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     Int64Array = npt.NDArray[np.int64]
     BoolArray = npt.NDArray[np.bool_]
 
-_BATCHES_NEEDED = 12
 # The threshold is raised by the part that this is of the batches from which the noise is known.
 _WIDENING = 6.0
 _ITERATION = "iteration-time"
@@ -116,7 +115,7 @@ class SlowDetector:
         with np.errstate(divide="ignore", invalid="ignore"):
             score = np.where(error > 0, mean / error, np.where(mean > 0, np.inf, 0.0))
         slow = (
-            (batches >= _BATCHES_NEEDED)
+            (batches * BATCH_STEPS >= self._settings.slow_steps)
             & (mean >= self._settings.slow_fraction)
             & (milliseconds >= enough)
             & (score >= self._settings.slow_sigma * (1 + _WIDENING / np.maximum(learnt, 1)))
@@ -228,7 +227,7 @@ class SlowDetector:
                 (milliseconds[list(fault.ranks), column[0]] >= 0.5 * self._settings.slow_floor_ms).any()
             )
             if fault.persistence == ROTATING:
-                leading = lead[:, list(fault.ranks), column[0]].max(axis=1) >= LEAD_FRACTION
+                leading = lead[:, list(fault.ranks), column[0]].max(axis=1) >= self._settings.turns_lead
                 still = bool(leading.mean() > 0.5)
             if still:
                 fault.last_step = matrix.step

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 _RECENT = 64
 _BLOCK = 50
-_SMALLEST_MOVE = 0.05
 _SUSTAINED_STEPS = 8
-_PINNED_STEPS = 20
-_COLLAPSE = 2.0**10
-_ALTERNATION = -0.8
 
 
 class Symptom(NamedTuple):
@@ -44,14 +40,14 @@ def loss_spike(loss: Float64Array, settings: DetectionSettings) -> Symptom | Non
     before = loss[-_RECENT:-2]
     middle = float(np.median(before))
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(before - middle)))
-    unit = max(sigma, _SMALLEST_MOVE * abs(middle) / settings.spike_sigma, 1e-300)
+    unit = max(sigma, settings.loss_move * abs(middle) / settings.spike_sigma, 1e-300)
     score = float(loss[-2:].min() - middle) / unit
     if score < settings.spike_sigma:
         return None
     return Symptom(1, score, f"the loss jumped from {number(middle)} to {number(float(loss[-1]))}")
 
 
-def loss_rising(loss: Float64Array) -> Symptom | None:
+def loss_rising(loss: Float64Array, settings: DetectionSettings) -> Symptom | None:
     """Return whether the medians of five blocks of 50 values rise, by more than the noise of a single value."""
     if len(loss) < 5 * _BLOCK:
         return None
@@ -59,7 +55,9 @@ def loss_rising(loss: Float64Array) -> Symptom | None:
     middles = np.median(blocks, axis=1)
     sigma = MAD_TO_SIGMA * float(np.median(np.abs(blocks - middles[:, None])))
     rise = float(middles[-1] - middles[0])
-    if not (np.diff(middles) > 0).all() or rise < max(3 * sigma, _SMALLEST_MOVE * abs(middles[0])):
+    if not (np.diff(middles) > 0).all() or rise < max(
+        settings.rise_sigma * sigma, settings.loss_move * abs(middles[0])
+    ):
         return None
     words = f"the loss has risen from {number(float(middles[0]))} to {number(float(middles[-1]))}"
     return Symptom(5 * _BLOCK - 1, rise / max(sigma, 1e-300), words)
@@ -75,17 +73,17 @@ def loss_flat(first: Float64Array, latest: Float64Array) -> Symptom | None:
     return Symptom(0, (now - start) / max(sigma, 1e-300), words)
 
 
-def loss_oscillates(loss: Float64Array) -> Symptom | None:
+def loss_oscillates(loss: Float64Array, settings: DetectionSettings) -> Symptom | None:
     """Return whether the loss alternates from step to step: lag-one autocorrelation near -1."""
     if len(loss) < _RECENT:
         return None
     recent = loss[-_RECENT:]
     centred = recent - recent.mean()
     power = float(np.mean(centred**2))
-    if power <= (_SMALLEST_MOVE * abs(float(recent.mean()))) ** 2:
+    if power <= (settings.loss_move * abs(float(recent.mean()))) ** 2:
         return None
     correlation = float(np.mean(centred[1:] * centred[:-1])) / power
-    if correlation > _ALTERNATION:
+    if correlation > -settings.alternation:
         return None
     low, high = number(float(np.quantile(recent, 0.1))), number(float(np.quantile(recent, 0.9)))
     return Symptom(
@@ -122,19 +120,19 @@ def norm_vanished(norm: Float64Array, settings: DetectionSettings) -> Symptom | 
     return Symptom(_SUSTAINED_STEPS - 1, score, f"it vanished, from {number(middle)} to {number(latest)}")
 
 
-def scale_lost(scale: Float64Array, highest: float) -> Symptom | None:
+def scale_lost(scale: Float64Array, highest: float, settings: DetectionSettings) -> Symptom | None:
     """Return whether the loss scale is pinned at its minimum, or has collapsed within 64 steps.
 
     highest: the largest scale since training began.
     """
-    if len(scale) < _PINNED_STEPS:
+    if len(scale) < settings.pinned_steps:
         return None
     last = float(scale[-1])
-    if last <= 1 and (scale[-_PINNED_STEPS:] == last).all() and highest > last:
+    if last <= 1 and (scale[-settings.pinned_steps :] == last).all() and highest > last:
         words = f"it is pinned at {number(last)}, having been {number(highest)}: every step overflows"
-        return Symptom(_PINNED_STEPS - 1, highest / max(last, 1e-300), words)
+        return Symptom(settings.pinned_steps - 1, highest / max(last, 1e-300), words)
     recent = float(scale[-_RECENT:].max())
-    if len(scale) >= 2 * _RECENT and recent >= _COLLAPSE * last:
+    if len(scale) >= 2 * _RECENT and recent >= settings.collapse_factor * last:
         return Symptom(0, recent / max(last, 1e-300), f"it collapsed from {number(recent)} to {number(last)}")
     return None
 

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 
     from aggregator.detect.settings import DetectionSettings
 
-# A rank rotates in when it leads a batch by this much of its peers' time.
-LEAD_FRACTION = 0.3
-_LED_BATCHES = 0.8
-_LARGEST_PART = 0.6
-
 
 class Turns(NamedTuple):
     """Who takes turns, ascending, how many batches each of them led, and by how much, as a fraction of the peers'."""
@@ -38,8 +33,14 @@ def find_turns(kept: npt.NDArray[np.float64], enough_ms: float, settings: Detect
     lead = np.take_along_axis(excess, leaders[:, None], axis=1)[:, 0]
     spread = MAD_TO_SIGMA * np.median(np.abs(excess - np.median(excess)))
     peers = np.take_along_axis(kept[Row.PEERS], leaders[:, None], axis=1)[:, 0]
-    leads = (lead >= LEAD_FRACTION) & (lead * peers >= enough_ms) & (lead >= settings.slow_sigma * spread)
+    leads = (
+        (lead >= settings.turns_lead) & (lead * peers >= enough_ms) & (lead >= settings.slow_sigma * spread)
+    )
     ranks, counts = np.unique(leaders[leads], return_counts=True)
-    if leads.sum() < _LED_BATCHES * BATCHES or len(ranks) < 3 or counts.max() > _LARGEST_PART * leads.sum():
+    if (
+        leads.sum() < settings.turns_share * BATCHES
+        or len(ranks) < 3
+        or counts.max() > settings.turns_largest_share * leads.sum()
+    ):
         return None
     return Turns(ranks.tolist(), counts.tolist(), float(lead[leads].mean()))
