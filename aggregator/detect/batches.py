@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aggregator.detect.reference import median
-from aggregator.detect.whiten import grown
+from aggregator.detect.state import grown
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aggregator.detect.finding import CHRONIC, CLOSED, GLOBAL, OPEN, TRANSIENT, UPDATE, Finding, finding_id
-from aggregator.detect.whiten import grown
+from aggregator.detect.state import grown
 from aggregator.detect.words import name_ranks, number
 from rankside.window import Column
 

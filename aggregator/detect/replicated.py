@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aggregator.detect.whiten import grown
+from aggregator.detect.state import grown
 from rankside.tags import TagKind
 from rankside.window import Column
 

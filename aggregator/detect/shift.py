@@ -1,9 +1,10 @@
 """A sequential test for a shift of the mean: small lasting shifts are found, one noisy step is not.
 
 Two kinds of statistics run side by side on scores of mean 0 and variance 1, on both sides of zero. The
-likelihood ratio of a jump finds what is large at once. Moving sums over the last steps find what is small: where
-there is a deadline no test misses less (Guépié, Fillatre and Nikiforov, 2012). Thresholds follow from the rate of
-false alarms that is allowed (Siegmund, 1985). A cumulative sum (Page, 1954) dates what the moving sums find.
+likelihood ratio of a jump finds what is large at once. Moving sums over the last steps find what is small; among
+sums over a window they miss least where there is a deadline (Guépié, Fillatre and Nikiforov, 2012). Thresholds
+follow from the rate of false alarms that is allowed (Siegmund, 1985). A cumulative sum (Page, 1954) dates what the
+moving sums find.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.detect.whiten import grown
+from aggregator.detect.state import grown
 
 Float64Array = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]

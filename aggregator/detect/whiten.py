@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator.detect.reference import MAD_TO_SIGMA, leave_one_out, median
+from aggregator.detect.state import grown
 
 if TYPE_CHECKING:
     from aggregator.detect.peers import Grouping
@@ -224,16 +225,6 @@ class Whitener:
         # Noise that stays several times as large in the whole group is another regime: nothing learnt holds in it.
         state[:, learning & (state[_Row.TURMOIL] > _NEW_REGIME)] = 0.0
         return score
-
-
-def grown(state: Float64Array, ranks: int, tags: int) -> Float64Array:
-    """Return the state, shape (K, W, T), with room for so many ranks and tags; what is new is zero."""
-    _, old_ranks, old_tags = state.shape
-    if ranks <= old_ranks and tags <= old_tags:
-        return state
-    larger: Float64Array = np.zeros((len(state), max(ranks, old_ranks), max(tags, old_tags)))
-    larger[:, :old_ranks, :old_tags] = state
-    return larger
 
 
 def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:
