@@ -31,7 +31,7 @@ from rankside.training.gradient_norms import Norms, is_known, obstacle, runs_eag
 from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.probed_reducer import ProbedReducer
 from rankside.training.ring import Ring
-from rankside.training.tensor_value import fetch_mean, snapshot
+from rankside.training.tensor_value import fetch_mean, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,6 +99,7 @@ class GradientProbe(Collector):
             )
         network.grad_reducer = probe
         self._network = network
+        self._snapshot = snapshots()
         self._count = None if is_known(network) else probe.count
         self._runs = int(probe.count.item())
         self._reading = _Reading(
@@ -121,7 +122,7 @@ class GradientProbe(Collector):
         if reading is None:
             return
         before = self._runs
-        self._runs = before + draft.steps if self._count is None else snapshot(self._count)
+        self._runs = before + draft.steps if self._count is None else self._snapshot(self._count)
         runs = _Runs(before, self._runs, draft.steps)
         for earlier in range(draft.steps - 1, 0, -1):
             fetch = partial(reading.numbers, runs, earlier)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rankside.training.collector import Collector
 from rankside.training.optimizer_rates import distinct_rates, is_schedule, rate_tags
 from rankside.training.rate_table import RateTable, table_of
-from rankside.training.tensor_value import fetch_mean, later, snapshot
+from rankside.training.tensor_value import fetch_mean, later, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +44,7 @@ class LearningRate(Collector):
         self._rates = distinct_rates(training.optimizer)
         self._tags = rate_tags(len(self._rates))
         self._global_step = getattr(training.optimizer, "global_step", None)
+        self._snapshot = snapshots()
         self._step = training.base + training.counted
         self._returned = False
         if not self._probe_tells:
@@ -77,9 +78,9 @@ class LearningRate(Collector):
     def _ask(self, rate: Any, table: RateTable | None, steps: int) -> float | Callable[[], float]:
         if table is not None:
             table.reach(self._step)
-            return partial(_look_up, table, snapshot(self._global_step), steps)
+            return partial(_look_up, table, self._snapshot(self._global_step), steps)
         # Of a parameter a copy: a callback of the user may assign to it while the background thread is behind.
-        return later(rate(self._global_step).reshape(()) if is_schedule(rate) else snapshot(rate))
+        return later(rate(self._global_step).reshape(()) if is_schedule(rate) else self._snapshot(rate))
 
 
 def _look_up(table: RateTable, begun: Any, steps: int) -> float:
