@@ -16,8 +16,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from rankside import embedded, keys, messages
 from rankside.adviser import Adviser
 from rankside.entries import (
@@ -35,34 +33,25 @@ from rankside.errors import CrossrankError
 from rankside.eventfile import EventFileWriter
 from rankside.gather import Gatherer, Report
 from rankside.machine import machine_name
+from rankside.resolver import Resolver
 from rankside.schedule import Schedule
-from rankside.tags import is_tag_name
 from rankside.uplink import Uplink
 from rankside.vanished import end_vanished
 from rankside.window import Column
 
 if TYPE_CHECKING:
     from collections import Counter, deque
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from rankside.config import RankConfig
     from rankside.tags import Tag
-
-    Value = float | Callable[[], float]
 
 _LOGGER = logging.getLogger("crossrank")
 _ROUND_SECONDS = 0.2  # how long entries gather; a round costs about the same for one as for many
 _ANSWER_SECONDS = 0.05  # how long it listens for an answer before it asks again, when it leaves
 _CALLBACK_SECONDS = 1.0  # how long the report of a step waits for the callbacks that come after the monitor
 _COURTESY_SECONDS = 0.0001  # a real sleep, so that a training thread that waits for the interpreter gets it
-
-
-def _number(value: Value) -> float:
-    if type(value) is float:
-        return value
-    number = value() if callable(value) else value
-    return float(number.item() if isinstance(number, np.ndarray) else number)
 
 
 class Shipper(threading.Thread):
@@ -91,7 +80,7 @@ class Shipper(threading.Thread):
         self._uplink: Uplink | None = None
         self._run_dir: Path | None = None
         self._aggregator: embedded.Aggregator | None = None
-        self._accepted: set[str] = set()  # names of tags that were found good
+        self._resolver = Resolver(self._fail)
         self._newest_tags: tuple[object, tuple[Tag, ...]] = (None, ())
         self._step = 0
         self._next_flush = 0.0
@@ -227,37 +216,12 @@ class Shipper(threading.Thread):
             self._begin_session(max(0, step - 1))
         if self.phase.name == STARTING:
             self.phase = Phase(IN_A_LOOP, time.monotonic())
-        values = self._resolve(entry)
+        values = self._resolver.numbers(entry)
         if entry.alone:
             self._deliver([self._gatherer.single(step, values, entry.wall_time)] if values else [])
         else:
             self._deliver(self._gatherer.add(step, values, entry.wall_time))
         self._step = max(self._step, step)
-
-    def _resolve(self, entry: Values) -> dict[str, float]:
-        values: dict[str, float] = {}
-        self._resolve_into(values, entry.values)
-        for fetch in entry.deferred:
-            try:
-                self._resolve_into(values, fetch())
-            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
-                self._fail("deferred values", error)
-        return values
-
-    def _resolve_into(self, values: dict[str, float], given: Mapping[str, Value]) -> None:
-        accepted = self._accepted
-        for name, value in given.items():
-            try:
-                if name not in accepted:
-                    self._accept(name)
-                values[name] = _number(value)
-            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
-                self._fail(f"value of {name!r}", error)
-
-    def _accept(self, name: str) -> None:
-        if not is_tag_name(name):
-            raise ValueError("the name of a tag must be a short printable text")
-        self._accepted.add(name)
 
     def _begin_session(self, initial_step: int) -> None:
         self._deliver(self._gatherer.begin(initial_step))
