@@ -118,7 +118,9 @@ class Aligner:
 
     world_size: how many ranks are expected, or None to learn it from the first that joins.
     max_wait_seconds: how long a step waits for missing ranks. max_lag_steps: how many later steps may be open.
-    closed_until: the highest step that has closed, or -1. table: the run's tag table.
+    closed_until: the highest step that has closed, or -1. table: the run's tag table. void: by rank, the first and
+    the last step of what it had written and is void since a smaller world lacked it, which its own files may not say;
+    the last is None as long as it has not come back.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Aligner:
         self.table = TagTable()
         self.closed_until = _NOWHERE
         self.counts = Counts()
+        self.void: dict[int, list[tuple[int, int | None]]] = {}
         self._max_wait_seconds = max_wait_seconds
         self._max_lag_steps = max_lag_steps
         self._last_step = np.full(world_size or 0, _NOWHERE, np.int64)
@@ -251,10 +254,13 @@ class Aligner:
     def _begin(self, report: Report) -> None:
         """Make void what older incarnations of the rank said from the first step of this one on."""
         self._first_step[report.rank] = report.step
+        self._end_void(report.rank, report.step)
         self._forget(report.rank, report.step, before_incarnation=report.incarnation)
         if self._shrunk_to is not None:
             for vanished in range(self._shrunk_to, self.world_size):
                 self._forget(vanished, report.step, before_incarnation=_BEYOND)
+                self._end_void(vanished, report.step)
+                self.void.setdefault(vanished, []).append((report.step, None))
             self._void_from[self._shrunk_to :] = np.minimum(self._void_from[self._shrunk_to :], report.step)
             self._shrunk_to = None
         self._open = {step: reports for step, reports in self._open.items() if reports.first}
@@ -272,6 +278,15 @@ class Aligner:
         for step, reports in [*self._open.items(), *self._supplements.items()]:
             if step >= first_step:
                 reports.forget(rank, before_incarnation)
+
+    def _end_void(self, rank: int, step: int) -> None:
+        """Cut what is void of a rank to what lies before this step, from which on it is told anew."""
+        if rank in self.void:
+            self.void[rank] = [
+                (first, step - 1 if last is None else min(last, step - 1))
+                for first, last in self.void[rank]
+                if first < step
+            ]
 
     def _remember(self, step: int, tag_ids: Int64Array) -> None:
         self.closed_until = step

@@ -69,6 +69,7 @@ def merge_run(
             folders,
             pipeline,
             declared=run_file.declared_tags(run),
+            void=run_file.void(run),
             on_damage=lambda error: damages.append(str(error)),
             progress=progress,
         )

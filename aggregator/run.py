@@ -84,14 +84,17 @@ def serve(options: ServeOptions) -> int:
         session_start = 0 if not whole else None
         if state is not None:
             session_start = state.closed_until + 1
-        earlier = run_file.counts(run_file.read(run_dir / "run.json"))
+        told = run_file.read(run_dir / "run.json")
+        earlier = run_file.counts(told)
         aligner = Aligner(
             world_size=options.world_size,
             max_wait_seconds=options.max_wait_seconds,
             max_lag_steps=options.max_lag_steps,
         )
         if state is not None:
-            aligner.resume(state.closed_until, {rank: s.incarnation for rank, s in state.ranks.items()})
+            incarnations = {rank: stored.incarnation for rank, stored in state.ranks.items()}
+            aligner.resume(state.closed_until, incarnations)
+            aligner.void = run_file.void(told)
         groups = PeerGroups.from_layout(options.layout) if options.layout else PeerGroups()
         guide = Guide(stop_on_nonfinite=options.stop_on_nonfinite)
         service = Service(
@@ -158,6 +161,7 @@ def _status(
         "world_size": aligner.world_size,
         "layout": {str(rank): dict(place) for rank, place in sorted(groups.coordinates.items())},
         "last_step": aligner.closed_until,
+        "void": {str(rank): ranges for rank, ranges in sorted(aligner.void.items()) if ranges},
         "ranks": {
             presence: sorted(m.hello.rank for m in members if m.presence.value == presence)
             for presence in ("live", "left", "lost")

@@ -228,10 +228,13 @@ class Shipper(threading.Thread):
         if self._writer is not None and (self._writer.continues or initial_step < self._step):
             self._writer.write_session_start(initial_step + 1)
         self._step = initial_step
-        if self._config.rank == 0 and self._run_dir is not None:
-            world_size = self._config.world_size
+        if self._run_dir is not None:
             end_vanished(
-                self._run_dir, world_size=world_size, step=initial_step + 1, wall_clock=self._wall_clock
+                self._run_dir,
+                rank=self._config.rank,
+                world_size=self._config.world_size,
+                step=initial_step + 1,
+                wall_clock=self._wall_clock,
             )
 
     def _deliver(self, reports: list[Report]) -> None:

@@ -9,7 +9,7 @@ from aggregator.offline.rank_history import RankHistory
 from rankside.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from aggregator.pipeline import Pipeline
@@ -49,19 +49,28 @@ def merge_files(
     pipeline: Pipeline,
     *,
     declared: Mapping[str, Tag],
+    void: Mapping[int, Sequence[tuple[int, int | None]]],
     on_damage: OnDamage | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Feed the ranks' files to the pipeline step by step, and flush it.
 
-    declared: tags known better than by their name. progress: told now and then how far it is.
+    declared: tags known better than by their name. void: what is void though the files do not say so, as
+    the aligner has it. progress: told now and then how far it is.
     """
     aligner = pipeline.aligner
     histories: list[RankHistory] = []
     for rank, folder in sorted(folders.items()):
         progress(f"reading rank {rank} ({len(histories) + 1} of {len(folders)})")
         histories.append(
-            RankHistory(rank, folder, table=aligner.table, declared=declared, on_damage=on_damage)
+            RankHistory(
+                rank,
+                folder,
+                table=aligner.table,
+                declared=declared,
+                void=void.get(rank, ()),
+                on_damage=on_damage,
+            )
         )
         aligner.join(rank, _INCARNATION, world_size=max(folders) + 1)
     for rank in set(range(max(folders) + 1)) - set(folders):

@@ -16,7 +16,7 @@ from rankside.tags import well_known
 from rankside.window import Column, single
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -42,7 +42,8 @@ class _Kept(NamedTuple):
 class RankHistory:
     """The surviving reports of one rank.
 
-    declared: tags that are known better than by their name. Raises what `read_reports` raises.
+    declared: tags that are known better than by their name. void: what is void of this rank though its files do
+    not say so, as the aligner has it. Raises what `read_reports` raises.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class RankHistory:
         *,
         table: TagTable,
         declared: Mapping[str, Tag],
+        void: Sequence[tuple[int, int | None]],
         on_damage: OnDamage | None = None,
     ) -> None:
         self.rank = rank
@@ -70,6 +72,12 @@ class RankHistory:
             kept = _Kept(ids, _compact(report)[..., order], report.wall_time)
             self._steps.setdefault(report.step, []).append(kept)
             self._newest = max(self._newest, report.step)
+        for first, last in void:
+            self._steps = {
+                step: kept
+                for step, kept in self._steps.items()
+                if step < first or (last is not None and step > last)
+            }
 
     @property
     def steps(self) -> list[int]:

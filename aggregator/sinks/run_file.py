@@ -78,6 +78,16 @@ def layout(entries: Mapping[str, object]) -> dict[int, dict[str, int]]:
     return places
 
 
+def void(entries: Mapping[str, object]) -> dict[int, list[tuple[int, int | None]]]:
+    """Return by rank which steps the entries say to be void of it: the first and the last, None for no end."""
+    said = entries.get("void")
+    steps = {}
+    for rank, ranges in said.items() if isinstance(said, dict) else ():
+        with contextlib.suppress(TypeError, ValueError):
+            steps[int(rank)] = [(int(first), None if last is None else int(last)) for first, last in ranges]
+    return steps
+
+
 def declared_tags(entries: Mapping[str, object]) -> dict[str, Tag]:
     """Return the tags that the entries describe, by name; what does not describe a tag is passed over."""
     described = entries.get("tags")

@@ -252,6 +252,24 @@ def test_a_restart_with_fewer_ranks_does_not_wait_for_those_that_are_no_more():
     assert feed.steps == [1, 2]
 
 
+def test_it_is_known_what_ranks_had_written_that_a_smaller_world_lacked_until_they_come_back():
+    feed = Feed(3)
+    for step in range(1, 10):
+        for rank in range(3):
+            feed.log(rank, step)
+    for incarnation, world_size, first, void in (
+        (2, 2, 6, {2: [(6, None)]}),
+        (3, 3, 8, {2: [(6, 7)]}),
+        (4, 1, 9, {1: [(9, None)], 2: [(6, 7), (9, None)]}),
+        (5, 3, 7, {1: [], 2: [(6, 6)]}),
+    ):
+        for rank in range(world_size):
+            feed.aligner.join(rank, incarnation, world_size=world_size)
+        for rank in range(world_size):
+            feed.log(rank, first, incarnation=incarnation)
+        assert feed.aligner.void == void
+
+
 def test_a_resumed_aligner_goes_on_after_the_last_closed_step_and_opens_nothing_again():
     feed = Feed(2)
     feed.aligner = Aligner(world_size=2)

@@ -15,6 +15,7 @@ from worker import values_of
 
 from launch.cli import main
 from launch.summary import summary
+from rankside.eventreader import event_files
 
 pytestmark = pytest.mark.real
 
@@ -144,6 +145,19 @@ def test_ranks_that_a_smaller_world_lacks_end_at_the_checkpoint(carry_out):
     outcome = carry_out(FaultPlan().restart_all(rank=0, step=120, checkpoint=70, world_size=2))
     seen = oracle.expected(outcome.run_dir)[""]["loss/ranks_seen"]
     assert [seen[step] for step in range(71, LAST_STEP + 1)] == [2] * (LAST_STEP - 70)
+
+
+def test_a_merge_leaves_out_what_is_void_of_ranks_whose_disk_the_smaller_world_has_not(carry_out):
+    """Nobody ends their files there, which are brought together with the others' afterwards."""
+    run_dir = carry_out(FaultPlan().restart_all(rank=0, step=120, checkpoint=70, world_size=2)).run_dir
+    right = oracle.expected(run_dir)
+    for rank in (2, 3):
+        _, *written_by_another = event_files(run_dir / f"rank_{rank}")
+        for path in written_by_another:
+            path.unlink()
+    assert oracle.expected(run_dir)[""]["loss/ranks_seen"][80] == WORLD_SIZE
+    assert main(["merge", str(run_dir)]) == 0
+    oracle.compare(run_dir, right)
 
 
 def test_of_a_step_reported_twice_the_last_value_wins_and_it_is_counted(carry_out):

@@ -154,6 +154,16 @@ def test_beginning_again_at_an_earlier_step_drops_the_void_points(run_dir):
     assert read(run_dir) == [(s, 1.0) for s in range(1, 6)] + [(s, 2.0) for s in range(6, 11)]
 
 
+@pytest.mark.parametrize("first", [0, 2], ids=["disk of all ranks", "disk of the second node"])
+def test_ranks_that_a_smaller_world_lacks_end_on_each_disk_that_has_ranks(run_dir, first):
+    for rank in range(first, first + 3):
+        record(run_dir, range(1, 11), rank=rank, world_size=first + 3)
+    for rank in (first + 1, first):
+        record(run_dir, range(6, 13), start=5, rank=rank, world_size=first + 2)
+    for rank, last in ((first, 12), (first + 1, 12), (first + 2, 5)):
+        assert [step for step, _ in read(run_dir, rank=rank)] == list(range(1, last + 1))
+
+
 def test_a_windows_last_steps_are_written_at_the_end(run_dir):
     record(run_dir, range(1, 26), every=10)
     assert read(run_dir) == [(1, 0.25), (10, 6 / 4), (20, 15.5 / 4), (25, 23 / 4)]
