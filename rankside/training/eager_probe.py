@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class EagerProbe(Collector):
     """The tags of `Norms`, where the train cell runs eagerly; elsewhere it stays away, and `GradientProbe` serves.
 
-    every: steps between two records, beside the one of the first step. layers_every: steps between two records of
-    every parameter's norm; 0 for none.
+    every: steps between two records, beside that of the first step and those for which the aggregator asks for
+    dense reports. layers_every: steps between two records of every parameter's norm; 0 for none.
     """
 
     name = "gradient norms"
@@ -38,6 +38,7 @@ class EagerProbe(Collector):
         self._network: Any = None
         self._reducer: _WatchedReducer | None = None
         self._norms: Norms | None = None
+        self._recorder: Any = None
         self._first = 0
         self._layers_due = False
 
@@ -49,6 +50,7 @@ class EagerProbe(Collector):
         self._network = training.network
         self._norms = Norms(training, self._network.grad_reducer, layers=self._layers_every > 0)
         self._reducer = self._network.grad_reducer = _WatchedReducer(self._network.grad_reducer)
+        self._recorder = training.recorder
         self._first = training.base + training.counted + 1
 
     def train_end(self) -> None:
@@ -61,7 +63,7 @@ class EagerProbe(Collector):
         if self._reducer is None:
             return
         self._layers_due = self._layers_every > 0 and step % self._layers_every == 0
-        due = step == self._first or step % self._every == 0
+        due = step == self._first or step % self._every == 0 or step <= self._recorder.dense_until
         self._reducer.watched = due or self._layers_due
 
     def step_end(self, draft: Draft) -> None:

@@ -10,6 +10,7 @@ from mindspore.train import Model
 from small_training import FiniteCheckedCell, curve, samples, tags
 
 from rankside import RankMonitor
+from rankside.messages import Advice
 
 
 def linear_training(x, y, weight, bias, *, rate):
@@ -139,6 +140,23 @@ def test_a_training_that_runs_eagerly_takes_the_norms_at_an_interval_and_all_els
         assert curve(run_dir, tag) == pytest.approx({step: expected[step] for step in steps}, rel=1e-4)
     for tag in ("loss", "learning-rate"):
         assert sorted(curve(run_dir, tag)) == list(range(1, 21))
+
+
+def test_a_training_that_runs_eagerly_takes_the_norms_at_every_step_for_which_dense_reports_are_asked(
+    run_dir, pynative_mode
+):
+    class Asks(mindspore.train.Callback):
+        def on_train_step_end(self, run_context):
+            if run_context.original_args()["cur_step_num"] == 3:
+                advice = Advice(0, 0, dense_until=6, stacks=0, stop="", step=0, places=())
+                monitor._record.recorder._shipper.adviser.follow(advice)
+
+    monitor = RankMonitor(log_every=0)
+    net = nn.Dense(4, 2)
+    model = Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1))
+    model.train(1, samples(12), callbacks=[monitor, Asks()])
+    monitor.close()
+    assert sorted(curve(run_dir, "local-grad-norm")) == [1, 4, 5, 6, 10]
 
 
 class _CompiledCell(nn.TrainOneStepCell):
