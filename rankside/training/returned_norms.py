@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class ReturnedNorms(Collector):
-    """Tag `grad-norm`, with `use_clip_grad`, and `local-grad-norm`, with `local_norm`, both of mindformers."""
+    """Tag `grad-norm`, with `use_clip_grad`, and `local-grad-norm`, with `local_norm`, both of mindformers.
+
+    Of a pipeline, or where mindformers accumulates gradients over micro batches, it takes the local norms while the
+    loss scale is still in them.
+    """
 
     name = "returned norms"
 
