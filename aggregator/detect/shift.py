@@ -60,8 +60,9 @@ class ShiftTest:
         self._moving_limits = [
             moving_threshold(each.blocks * BLOCK_STEPS, each.share * false_alarms / 2) for each in _MOVINGS
         ]
-        # No more than exp(-h) of healthy steps bring a log likelihood ratio to h, whatever it is made of (Ville, 1939).
-        self._jump_limit = math.log(2 / (_JUMP_SHARE * false_alarms))
+        # No more than exp(-h) of healthy steps bring a log likelihood ratio to h, whatever it is made of (Ville, 1939);
+        # of these about every second at most is the first of its kind, and there are two sides.
+        self._jump_limit = math.log(1 / (_JUMP_SHARE * false_alarms))
         self.forget()
 
     def forget(self) -> None:

@@ -222,8 +222,8 @@ def test_a_rank_that_stops_in_its_data_loader_is_stalled_while_fetching_data_wit
 def test_a_killed_rank_is_named_while_the_others_wait_for_it(breakdown: Breakdown) -> None:
     (finding,) = breakdown.run.opened("silent")
     assert finding["ranks"] == [2]
-    # What it did in its last moments it could no longer tell.
-    assert 185 <= int(str(finding["first_step"])) <= 190
+    # What it did in the few milliseconds since it went on at 180 it may not have told.
+    assert 180 <= int(str(finding["first_step"])) <= 190
     assert "rank 2: gone without a goodbye" in str(finding["message"])
     assert "3 ranks are alive and will wait for it" in str(finding["message"])
 
