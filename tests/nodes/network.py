@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+    from typing import Any
 
 _SHARED_PREFIX = 24
 
@@ -23,6 +28,12 @@ class Host(NamedTuple):
         """Return the command line that runs a command on this host."""
         named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
         return ["ip", "netns", "exec", self.namespace, *named, *command]
+
+    def start(
+        self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str], **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a command in a folder."""
+        return subprocess.Popen(self.inside(*command), cwd=folder, env=environment, **options)
 
 
 class Network:

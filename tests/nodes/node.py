@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,10 @@ from workshop import CROSSRANK, Workshop
 import launch.demo
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
+    from container import Container
     from network import Host
 
 _SCRIPT = Path(launch.demo.__file__).with_name("train.py")
@@ -22,7 +23,7 @@ _NODES = 2
 class Node:
     """A folder and the crossrank that runs in it; stdout and stderr go to files there."""
 
-    def __init__(self, host: Host, folder: Path, rank: int) -> None:
+    def __init__(self, host: Host | Container, folder: Path, rank: int) -> None:
         folder.mkdir()
         self.host = host
         self.workshop = Workshop(folder)
@@ -48,12 +49,10 @@ class Node:
 
     def _start(self, options: Sequence[str], command: Sequence[str]) -> None:
         with self._path("stdout").open("w") as stdout, self._path("stderr").open("w") as stderr:
-            self._process = subprocess.Popen(
-                self.host.inside(
-                    str(CROSSRANK), "run", "--logdir", str(self.logdir), *options, "--", *command
-                ),
-                cwd=self.workshop.folder,
-                env={**self.workshop.environment, "GLOG_v": "3"},
+            self._process = self.host.start(
+                [str(CROSSRANK), "run", "--logdir", str(self.logdir), *options, "--", *command],
+                folder=self.workshop.folder,
+                environment={**self.workshop.environment, "GLOG_v": "3"},
                 stdout=stdout,
                 stderr=stderr,
             )
