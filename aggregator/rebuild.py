@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from aggregator.align import Aligner
 from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
 from aggregator.live import resume
+from aggregator.offline.earlier_merge import EarlierMerge
 from aggregator.offline.merge_files import find_rank_folders, merge_files
 from aggregator.offline.publish import part_of, publish
 from aggregator.pipeline import Pipeline
@@ -35,7 +36,8 @@ def merge_run(
     """Merge the rank folders below the roots into `output`: merged runs and findings, published by rename.
 
     layout: sizes of the parallel layout; None for the ranks' places in the first root's run.json, if it has any.
-    Where `output` is a run's folder, an aggregator of that run can go on from there. Rank files are only read.
+    Where `output` is a run's folder, an aggregator of that run can go on from there, and points of its merged curves
+    that ranks could not write to a full disk are kept. Rank files are only read.
     Findings that need a clock (stalled, silent) are kept from the file that is replaced. Returns what was damaged
     in the rank files, a line each. Raises `ConfigError` where there is nothing to merge, and OSError where the
     output cannot be written; what is published then is as it was.
@@ -58,11 +60,12 @@ def merge_run(
     damages: list[str] = []
     sinks = SinkGroup()
     runs = MergedRuns(part, session_start=0)
-    sinks.add("merged runs", steps=runs, findings=runs)
+    aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
+    steps = EarlierMerge(merged, runs, table=aligner.table) if in_place and _files_lack_values(run) else runs
+    sinks.add("merged runs", steps=steps, findings=runs)
     findings_part = findings.with_name(f".{findings.name}.part")
     findings_part.write_text("".join(clocked_lines(findings)), encoding="utf-8")
     sinks.add("findings", findings=FindingsFile(findings_part, quiet=True))
-    aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
     pipeline = Pipeline(aligner, default_detectors(settings, groups), sinks)
     try:
         merge_files(
@@ -85,6 +88,11 @@ def merge_run(
     if in_place:
         run_file.tell_merged(output / "run.json", last_step=aligner.closed_until)
     return tuple(damages)
+
+
+def _files_lack_values(run: Mapping[str, object]) -> bool:
+    """Whether ranks could not write all that the merged curves may hold."""
+    return run_file.counts(run).get("unwritten", 0) > 0
 
 
 def _check_whole(run: Mapping[str, object], folders: Mapping[int, Path]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 
 import numpy as np
 import oracle
@@ -57,6 +58,33 @@ def test_merging_again_changes_nothing_that_tensorboard_shows(run_dir):
         oracle.compare(run_dir, right)
         readers = readers or {name: oracle.open_run(run_dir / "merged" / name) for name in right}
         oracle.compare(run_dir, right, readers)
+
+
+@pytest.mark.parametrize("unwritten", [0, 20])
+def test_points_that_ranks_could_not_write_are_kept_where_the_run_says_that_there_are_any(
+    tmp_path, unwritten
+):
+    folder = tmp_path / "run"
+
+    def write(rank, steps):
+        shutil.rmtree(folder / f"rank_{rank}", ignore_errors=True)
+        writer = EventFileWriter(folder / f"rank_{rank}")
+        for step in steps:
+            tags = [Tag("loss"), Tag("lr")] if rank == 0 else [Tag("loss")]
+            writer.write_scalars(step, tags, np.sin([step + rank, step])[: len(tags)])
+        writer.close()
+
+    for rank in (0, 1):
+        write(rank, range(1, 21))
+    assert main(["merge", str(folder)]) == 0
+    whole = oracle.expected(folder)
+    write(0, [*range(2, 11), 15])
+    write(1, range(1, 13))
+    (folder / "run.json").write_text(json.dumps({"counts": {"unwritten": unwritten}}))
+    right = whole if unwritten else oracle.expected(folder)
+    for _ in range(2):
+        assert main(["merge", str(folder)]) == 0
+        oracle.compare(folder, right)
 
 
 def test_ranks_in_several_folders_are_merged_elsewhere_and_only_read(run_dir, tmp_path):

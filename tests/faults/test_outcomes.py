@@ -13,6 +13,7 @@ import pytest
 from plan import LAST_STEP, WORLD_SIZE, FaultPlan
 from worker import values_of
 
+from aggregator.sinks import run_file
 from launch.cli import main
 from launch.summary import summary
 from rankside.eventreader import event_files
@@ -172,6 +173,29 @@ def test_a_disk_that_fills_under_a_rank_to_the_end_costs_the_live_merge_nothing(
     reader = oracle.open_run(outcome.run_dir / "merged")
     reader.Reload()
     assert oracle.scalars(reader)["loss/ranks_seen"] == [(s, 4.0) for s in range(1, LAST_STEP + 1)]
+
+
+def test_a_merge_from_the_files_keeps_what_only_the_live_one_has_behind_a_full_disk(carry_out):
+    plan = FaultPlan().await_merged(step=50).kill(rank=2, step=60)
+    plan = plan.fill_disk(side="rank", rank=1, step=100, seconds=None)
+    run_dir = carry_out(plan, compared=False).run_dir
+    for _ in range(2):
+        assert run_file.read(run_dir / "run.json")["merged_from"] == "files"
+        readers = {name: oracle.open_run(run_dir / "merged" / name) for name in ("", "mean", "std")}
+        for reader in readers.values():
+            reader.Reload()
+        runs = {
+            name: dict(oracle.scalars(reader)["loss" if name else "loss/ranks_seen"])
+            for name, reader in readers.items()
+        }
+        assert all(runs[""][step] == WORLD_SIZE for step in range(1, 51))
+        assert sorted(runs[""]) == list(range(1, LAST_STEP + 1))
+        for step in range(61, LAST_STEP + 1):
+            losses = np.array([values_of(rank, step, 0)["loss"] for rank in (0, 1, 3)])
+            assert runs[""][step] == 3
+            assert runs["mean"][step] == pytest.approx(losses.mean(), rel=1e-6)
+            assert runs["std"][step] == pytest.approx(losses.std(), rel=1e-6, abs=2e-7)
+        assert main(["merge", str(run_dir)]) == 0
 
 
 def test_a_disk_that_fills_under_the_aggregator_to_the_end_is_said(carry_out):
