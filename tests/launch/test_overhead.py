@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import launch.demo
+from launch.overhead import Quartiles, Turn, report
 
 if TYPE_CHECKING:
     from workshop import Workshop
@@ -48,3 +49,21 @@ def test_a_command_without_a_training_is_said_to_have_none(workshop: Workshop) -
     done = workshop.run("overhead", "--", "true")
     assert done.returncode == 3
     assert "steps of Model.train or Model.fit were timed" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("medians", "difference", "too_noisy"),
+    [
+        ((10.0, 11.0, 12.0, 10.0), "+1.500 ms a step (+15.00 %): median of 2 pairs of turns", False),
+        ((10.0, 11.0, 10.0, 11.0), "+0.000 ms a step (+0.45 %): median of 2 pairs of turns", True),
+    ],
+)
+def test_the_difference_is_that_of_each_pair_and_noise_beyond_it_is_told(
+    medians: tuple[float, ...], difference: str, too_noisy: bool
+) -> None:
+    """Turns go without, with, with, without."""
+    monitored = (False, True, True, False)
+    turns = [Turn("turn", m, Quartiles(t, t, t), 58) for m, t in zip(monitored, medians, strict=True)]
+    said = list(report(turns))
+    assert any(f"monitoring adds {difference}" in line for line in said), said
+    assert any("turns differ by more" in line for line in said) == too_noisy
