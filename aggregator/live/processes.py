@@ -25,16 +25,19 @@ class Processes:
         self._next_look_up = 0.0
         self._known: dict[int, float | None] = {}  # when it ended, by its number; None while it runs
 
-    def look(self, *, now: float) -> None:
-        """Take note of those that have ended since the last look. now: seconds of the caller's clock."""
+    def look(self, *, now: float) -> list[int]:
+        """Return those that have ended since the last look, by number. now: seconds of the caller's clock."""
+        ended = []
         for descriptor, _ in self._epoll.poll(0):
-            self._known[self._watched.pop(descriptor)] = now
+            ended.append(self._watched.pop(descriptor))
             os.close(descriptor)
         if self._unwatched and now >= self._next_look_up:
             self._next_look_up = now + _LOOK_UP_SECONDS
             gone = {pid for pid in self._unwatched if not runs(pid)}
             self._unwatched -= gone
-            self._known.update(dict.fromkeys(gone, now))
+            ended += gone
+        self._known.update(dict.fromkeys(ended, now))
+        return ended
 
     def ended(self, pid: int, *, now: float) -> float | None:
         """Return when the process ended, as far as is known by now, or None while it runs."""

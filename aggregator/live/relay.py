@@ -70,7 +70,7 @@ class Relay:
     run: the run's name as the root gave it, or "" until it has. Ranks are introduced to the root under that name.
     forwarded: blocks sent up. unsent: messages that the connection upward had no room for, which the ranks send
     again. foreign: what a peer said of ranks that it does not speak for. refusal: why the root refuses this relay,
-    or "".
+    or "". newcomers: ranks that have said hello, until whoever runs this relay takes them out.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Relay:
         self.run = ""
         self.joined = False
         self.refusal = ""
+        self.newcomers: list[messages.Hello] = []
         self.forwarded = 0
         self.unsent = 0
         self.foreign = 0
@@ -188,6 +189,7 @@ class Relay:
     def _introduce(self, identity: bytes, hello: messages.Hello) -> None:
         self._sessions.introduce(identity, hello.rank, hello.incarnation)
         self._ranks[hello.rank, hello.incarnation] = _Rank(hello, identity)
+        self.newcomers.append(hello)
         if self.run:
             self._up(hello._replace(run=self.run))
 

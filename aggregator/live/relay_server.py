@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from rankside.errors import RefusedError
@@ -37,6 +38,7 @@ class RelayServer:
         self._processes = processes
         self._machine = machine_name()
         self._next_join = 0.0
+        self._ended: deque[tuple[float, int]] = deque()  # when processes ended, and their numbers
 
     def join(self, *, stopped: Callable[[], bool]) -> str:
         """Wait for the root to say which run this is, and return its name; "" where it was stopped before.
@@ -71,9 +73,10 @@ class RelayServer:
             self._next_join = now + _JOIN_SECONDS
         down = self._hub.receive(wait_seconds=_WAIT_SECONDS, at_most=_BATCH)
         now = time.monotonic()
-        self._processes.look(now=now)
+        self._ended += [(now, pid) for pid in self._processes.look(now=now)]
         for identity, payload in down:
             self._relay.take_down(identity, payload, now=now)
+        self._watch_newcomers(now)
         up = self._link.receive()
         for payload in up:
             self._relay.take_up(payload)
@@ -81,10 +84,17 @@ class RelayServer:
         self._lose_dead(now)
         return len(down) + len(up)
 
+    def _watch_newcomers(self, now: float) -> None:
+        for hello in self._relay.newcomers:
+            if hello.machine == self._machine and self._processes.ended(hello.pid, now=now) is not None:
+                self._ended.append((now, hello.pid))
+        self._relay.newcomers.clear()
+
     def _lose_dead(self, now: float) -> None:
         """Report ranks whose process has ended, all equally long after it, so that the root sees who ended first."""
-        for hello in self._relay.hellos:
-            if hello.machine == self._machine:
-                ended = self._processes.ended(hello.pid, now=now)
-                if ended is not None and now - ended >= _LAST_WORDS_SECONDS:
-                    self._relay.lose(hello)
+        while self._ended and now - self._ended[0][0] >= _LAST_WORDS_SECONDS:
+            _, pid = self._ended.popleft()
+            if self._processes.ended(pid, now=now) is not None:
+                for hello in self._relay.hellos:
+                    if (hello.machine, hello.pid) == (self._machine, pid):
+                        self._relay.lose(hello)
