@@ -50,11 +50,11 @@ def sample_share(world_size: int) -> float:
     """
     if not _is_sliced():
         return 1.0
-    strategy = ms.get_auto_parallel_context("dataset_strategy")
-    if strategy == "full_batch":
+    if ms.get_auto_parallel_context("full_batch"):
         return 1.0 / world_size
-    parts = strategy[0][0] if isinstance(strategy, (tuple, list)) else world_size // _stages()
-    return parts / world_size
+    strategy = ms.get_auto_parallel_context("dataset_strategy")
+    whole = isinstance(strategy, str) or not strategy  # "data_parallel", which a reset empties
+    return (world_size // _stages() if whole else strategy[0][0]) / world_size
 
 
 def _is_sliced() -> bool:
