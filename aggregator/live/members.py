@@ -124,6 +124,11 @@ class Members:
         member = self._members.get(rank)
         return member if member is not None and member.hello.incarnation == incarnation else None
 
+    def newest(self, rank: int) -> Hello | None:
+        """Return how the newest incarnation of the rank introduced itself, or None where none has come."""
+        member = self._members.get(rank)
+        return member.hello if member is not None else None
+
     def enter(self, hello: Hello, identity: bytes, *, now: float, stored: int = 0) -> Member:
         """Take in a rank: a new one, a newer incarnation, or the same one on a new connection."""
         member = self.get(hello.rank, hello.incarnation)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from aggregator.live.refusals import Refusals
 from aggregator.live.session import OutOfStepError, Session, Sessions, Strangers
 from aggregator.tag_table import TagTable
 from rankside import messages, wire
@@ -89,6 +90,7 @@ class Relay:
         self._tags_sent = 0
         self._sessions = Sessions(self._table)
         self._strangers = Strangers()
+        self._refusals = Refusals()
         self._ranks: dict[tuple[int, int], _Rank] = {}
         self._gathered: dict[tuple[int, int], _Gathered] = {}
         self._beats: dict[int, messages.Beat] = {}
@@ -111,7 +113,7 @@ class Relay:
             self._forget(identity)
             self._down(identity, messages.Unknown())
         except WireError as error:
-            _LOGGER.warning("refused a peer: %s", error)
+            self._refusals.say(messages.NOBODY, str(error))
             self._forget(identity)
             self._down(identity, messages.Refused(messages.NOBODY, 0, str(error)[:1000]))
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from aggregator.align import Admission, Report
 from aggregator.live.members import Member, Members, Patience, Presence
+from aggregator.live.refusals import Refusals
 from aggregator.live.session import OutOfStepError, Session, Sessions, Strangers
 from rankside import messages, wire
 from rankside.errors import WireError
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     Int64Array = npt.NDArray[np.int64]
 
 _LOGGER = logging.getLogger("crossrank")
-
-
-_REFUSALS_LOGGED = 20
 _LOSSES_LOGGED = 8  # at a time, since all ranks of a machine go together
 _RESTARTS = 1000  # times that one connection may begin again
 
@@ -39,6 +37,9 @@ class StoredRank(NamedTuple):
 
     incarnation: int
     sequence: int
+
+
+_NOTHING = StoredRank(-1, 0)
 
 
 class Service:
@@ -73,6 +74,7 @@ class Service:
         self._stored = dict(stored or {})
         self._sessions = Sessions(aligner.table)
         self._strangers = Strangers()
+        self._refusals = Refusals()
 
     @property
     def lost(self) -> int:
@@ -150,28 +152,37 @@ class Service:
             self._send(identity, wire.encode(messages.Unknown()))
 
     def _welcome(self, identity: bytes, hello: messages.Hello, now: float) -> None:
-        if hello.run != self._run:
-            reason = f"this aggregator serves run {self._run}, not {hello.run}"
+        if reason := self._objection(hello):
             self._say_refused(identity, hello.rank, hello.incarnation, reason)
             return
-        if self._world_size is not None and hello.world_size > self._world_size:
-            reason = (
-                f"this aggregator was told of {self._world_size} ranks, not {hello.world_size} (--world-size)"
-            )
-            self._say_refused(identity, hello.rank, hello.incarnation, reason)
-            return
-        stored = self._stored.get(hello.rank, StoredRank(-1, 0))
-        if hello.incarnation < stored.incarnation or not self._aligner.join(
-            hello.rank, hello.incarnation, world_size=hello.world_size
-        ):
-            reason = f"a later start of rank {hello.rank} is already here"
-            self._say_refused(identity, hello.rank, hello.incarnation, reason)
-            return
+        stored = self._stored.get(hello.rank, _NOTHING)
         sequence = stored.sequence if stored.incarnation == hello.incarnation else 0
         self.members.enter(hello, identity, now=now, stored=sequence)
         if self._place is not None:
             self._place(hello.rank, hello.coordinates)
         self._sessions.introduce(identity, hello.rank, hello.incarnation)
+
+    def _objection(self, hello: messages.Hello) -> str:
+        """Return why this rank cannot be let in, or ""; it is then expected."""
+        rank, known = hello.rank, self.members.newest(hello.rank)
+        if hello.run != self._run:
+            return f"this aggregator serves run {self._run}, not {hello.run}"
+        if self._world_size is not None and hello.world_size > self._world_size:
+            return (
+                f"this aggregator was told of {self._world_size} ranks, not {hello.world_size} (--world-size)"
+            )
+        if known is not None and (known.machine, known.pid) != (hello.machine, hello.pid):
+            two = f"{_process(known, hello)} and process {hello.pid} both have RANK_ID={rank}"
+            if hello.incarnation == known.incarnation:
+                return f"rank {rank} is already here: {two}"
+            if hello.incarnation < known.incarnation:
+                return f"a later start of rank {rank} is already here: {two}"
+        stored = self._stored.get(rank, _NOTHING)
+        if hello.incarnation < stored.incarnation or not self._aligner.join(
+            rank, hello.incarnation, world_size=hello.world_size
+        ):
+            return f"a later start of rank {rank} is already here"
+        return ""
 
     def _take_block(self, session: Session, block: messages.Block, now: float) -> None:
         tag_ids, order = session.layout(block.tag_ids)
@@ -245,7 +256,10 @@ class Service:
 
     def _say_refused(self, identity: bytes, rank: int, incarnation: int, reason: str) -> None:
         self.counters["refused"] += 1
-        if self.counters["refused"] <= _REFUSALS_LOGGED:
-            who = "a peer" if rank == messages.NOBODY else f"rank {rank}"
-            _LOGGER.warning("refused %s: %s", who, reason)
+        self._refusals.say(rank, reason)
         self._send(identity, wire.encode(messages.Refused(rank, incarnation, reason[:1000])))
+
+
+def _process(hello: messages.Hello, other: messages.Hello) -> str:
+    """Name the process of a rank, for somebody on the machine of the other one."""
+    return f"process {hello.pid}" + (" of another machine" if hello.machine != other.machine else "")

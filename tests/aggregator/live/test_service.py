@@ -17,8 +17,8 @@ from rankside.uplink import Uplink
 TAGS = [Tag("loss"), Tag("own")]
 
 
-def hello(rank, *, run="run", incarnation=5, world_size=2):
-    return messages.Hello(run, rank, incarnation, world_size, "host", 1, {})
+def hello(rank, *, run="run", incarnation=5, world_size=2, machine="host", pid=1):
+    return messages.Hello(run, rank, incarnation, world_size, machine, pid, {})
 
 
 def block(*rows, step=1, ids=(0,)):
@@ -172,6 +172,64 @@ def test_an_older_start_of_a_rank_is_refused_once_a_newer_one_is_there(bench, wi
     within(lambda: bench.turn(older, *ranks) or older.refusal)
     assert "later start" in older.refusal
     serves(bench, within, ranks, 2)
+
+
+@pytest.mark.parametrize("incarnation", [4, 5], ids=["an older start", "a start at the same time"])
+@pytest.mark.parametrize("machine", ["host", "elsewhere"])
+def test_a_second_process_with_the_same_rank_is_named_once_on_either_side(
+    bench, within, caplog, incarnation, machine
+):
+    ranks = [bench.rank(0), bench.rank(1)]
+    serves(bench, within, ranks, 1)
+    for _ in range(2):
+        second = bench.rank(1, incarnation=incarnation, machine=machine, pid=2)
+        within(lambda second=second: bench.turn(second, *ranks) or second.refusal)
+        serves(bench, within, ranks, bench.closed[-1] + 1)
+    first = "process 1" if machine == "host" else "process 1 of another machine"
+    what = f"{first} and process 2 both have RANK_ID=1"
+    assert bench.service.counters["refused"] == 2
+    assert [what in line for line in caplog.messages if line.startswith("refused")] == [True]
+    assert what in second.refusal
+    assert [what in line for line in caplog.messages if line.startswith("rank 1: the aggregator")] == [
+        True
+    ] * 2
+
+
+def test_a_process_whose_rank_a_later_one_has_taken_is_told_so(bench, within):
+    ranks = [bench.rank(0), bench.rank(1)]
+    serves(bench, within, ranks, 1)
+    later = bench.rank(1, incarnation=6, pid=2)
+    serves(bench, within, [ranks[0], later], 2)
+    within(lambda: bench.turn(ranks[0], later, ranks[1]) or ranks[1].refusal)
+    assert "process 2 and process 1 both have RANK_ID=1" in ranks[1].refusal
+
+
+REFUSED = {
+    "the run": (hello(0, run="other"), "refused rank 0: this aggregator serves run run, not other"),
+    "the world": (hello(1, world_size=3), "refused rank 1: this aggregator was told of 2 ranks, not 3"),
+    "the version": (msgpack.packb([0, 99, *hello(0)[:-1], {}]), "refused a peer: protocol version 99"),
+    "nonsense": (b"GET / HTTP/1.1", "refused a peer: "),
+}
+
+
+def test_the_log_tells_apart_why_peers_are_refused_and_says_each_reason_once(bench, within, caplog):
+    for count in range(1, 4):
+        for said, _ in REFUSED.values():
+            assert bench.peer().send(said if isinstance(said, bytes) else wire.encode(said))
+        within(lambda count=count: bench.turn() or bench.service.counters["refused"] == count * len(REFUSED))
+    lines = [line for line in caplog.messages if line.startswith("refused")]
+    assert len(lines) == len(set(lines)) == len(REFUSED)
+    for _, line in REFUSED.values():
+        assert any(said.startswith(line) for said in lines), line
+
+
+def test_a_peer_that_is_refused_for_ever_new_reasons_does_not_fill_the_log(bench, within, caplog):
+    peer = bench.peer()
+    for kind in range(100, 300):
+        assert peer.send(msgpack.packb([kind]))
+    within(lambda: bench.turn() or bench.service.counters["refused"] == 200)
+    assert [line for line in caplog.messages if line.startswith("refused")] == caplog.messages[:100]
+    assert caplog.messages[100:] == ["further refusals are only counted"]
 
 
 def test_a_newer_start_of_a_rank_takes_its_place(bench, within):
