@@ -19,56 +19,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 import mindspore
 import numpy as np
-from mindspore import dataset, nn
-from mindspore.train import Callback, Model
+from paired_training import Trainee, add_size, take_turns
 
 from rankside import RankMonitor
 from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
 
-WARM_UP_STEPS = 8
 KINDS = ("none", "frozen", "working", "none again")
 NAMES = {"frozen": "a frozen aggregator", "working": "a working one", "none again": "no monitor, again"}
-
-
-class Clock(Callback):
-    """Notes when steps end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ends = []
-
-    def on_train_step_end(self, run_context):  # noqa: ARG002
-        self.ends.append(perf_counter())
-
-
-class Trainee:
-    """One network, trained a turn at a time."""
-
-    def __init__(self, monitor: RankMonitor | None, *, steps: int, batch: int, width: int) -> None:
-        self.step_ms = []
-        self.monitor = monitor
-        mindspore.set_seed(1)
-        net = nn.SequentialCell(
-            nn.Dense(16, width), nn.ReLU(), nn.Dense(width, width), nn.ReLU(), nn.Dense(width, 4)
-        )
-        chance = np.random.default_rng(0)
-        count = steps + WARM_UP_STEPS + 1
-        x = np.repeat(chance.standard_normal((1, batch, 16)).astype(np.float32), count, axis=0)
-        y = np.repeat(chance.standard_normal((1, batch, 4)).astype(np.float32), count, axis=0)
-        self._data = dataset.NumpySlicesDataset({"x": x, "y": y}, shuffle=False)
-        optimizer = nn.Momentum(net.trainable_params(), nn.CosineDecayLR(0.0, 1e-3, 100_000), 0.9)
-        self._model = Model(net, nn.MSELoss(), optimizer)
-
-    def train(self) -> None:
-        clock = Clock()
-        monitors = [] if self.monitor is None else [self.monitor]
-        self._model.train(1, self._data, callbacks=[*monitors, clock])
-        self.step_ms.append(1e3 * float(np.median(np.diff(clock.ends[WARM_UP_STEPS:]))))
 
 
 @contextlib.contextmanager
@@ -113,36 +76,30 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=60, help="measured steps in a turn")
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--width", type=int, default=224)
+    add_size(parser, rounds=30, steps=60, batch=1024, width=224)
     arguments = parser.parse_args()
-    size = {"steps": arguments.steps, "batch": arguments.batch, "width": arguments.width}
     logging.disable(logging.WARNING)
     mindspore.set_context(mode=mindspore.GRAPH_MODE, device_target="CPU")
-    trainees = {}
+    trainees, monitors = {}, {}
     with contextlib.ExitStack() as stack:
         for kind in KINDS:
-            monitor = None
             if kind in {"frozen", "working"}:
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 stack.enter_context(serving(folder, frozen=kind == "frozen"))
-                monitor = RankMonitor(log_every=0)
-            trainees[kind] = Trainee(monitor, **size)
-            trainees[kind].train()  # compiles
-            trainees[kind].step_ms.clear()
-        for number in range(arguments.rounds):
-            for kind in np.roll(KINDS, number):
-                trainees[kind].train()
+                monitors[kind] = RankMonitor(log_every=0)
+            callbacks = [monitors[kind]] if kind in monitors else []
+            trainees[kind] = Trainee(partial(list, callbacks), arguments)
+            trainees[kind].train()  # here, since a monitor finds its aggregator when it begins
+        take_turns(trainees, rounds=arguments.rounds)
         began = perf_counter()
-        trainees["frozen"].monitor.close()
+        monitors["frozen"].close()
         closing_seconds = perf_counter() - began
-        trainees["working"].monitor.close()
-    bare = np.array(trainees["none"].step_ms)
+        monitors["working"].close()
+    steps_ms = {kind: np.array(trainee.turns)[:, 1] for kind, trainee in trainees.items()}
+    bare = steps_ms["none"]
     print(f"step without a monitor: {np.median(bare):.3f} ms")
     for kind, name in NAMES.items():
-        low, middle, high = np.percentile(np.array(trainees[kind].step_ms) / bare, (25, 50, 75))
+        low, middle, high = np.percentile(steps_ms[kind] / bare, (25, 50, 75))
         print(f"with {name}: {middle:.3f} of it (quartiles {low:.3f} to {high:.3f})")
     print(f"closing the monitor of the frozen aggregator: {closing_seconds:.2f} s")
     return 0

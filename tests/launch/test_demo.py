@@ -12,9 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from curves import STATISTICS, check_merged, scalars
 from workshop import Workshop, wait_until
 
 import launch.demo
@@ -25,20 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 
 _RANKS = 4
-_STEPS = range(1, 201)
-_COMPUTATIONS = {"mean": np.mean, "min": np.min, "max": np.max, "std": np.std}
-
-
-def _scalars(folder: Path) -> dict[str, dict[int, float]]:
-    """Read a run by TensorBoard's own reader; return tag -> step -> value."""
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    reader.Reload()
-    found = {}
-    for tag in reader.Tags()["scalars"]:
-        events = reader.Scalars(tag)
-        found[tag] = {event.step: event.value for event in events}
-        assert len(found[tag]) == len(events), f"{folder.name}: {tag} has a step twice"
-    return found
+_STEPS = 200
 
 
 def _run_dir(workshop: Workshop) -> Path:
@@ -52,25 +38,9 @@ def _findings(run_dir: Path) -> list[dict[str, object]]:
 
 def _check_merged(run_dir: Path) -> None:
     """Compare every merged point with numpy over the four rank files."""
-    ranks = [_scalars(run_dir / f"rank_{rank}") for rank in range(_RANKS)]
-    tags = ranks[0].keys()
-    assert all(rank.keys() == tags for rank in ranks)
-    assert {"loss", "learning-rate", "iteration-time"} <= tags
-    for rank in ranks:
-        assert list(rank["loss"]) == list(_STEPS)
-    for name, computation in _COMPUTATIONS.items():
-        merged = _scalars(run_dir / "merged" / name)
-        assert merged.keys() == tags
-        for tag in tags:
-            steps = list(ranks[0][tag])
-            assert list(merged[tag]) == steps, f"{name} of {tag}"
-            values = np.array([[rank[tag][step] for step in steps] for rank in ranks], dtype=np.float64)
-            expected = computation(values, axis=0)
-            # Values come from float32 files; what a spread loses to that is relative to the values.
-            slack = 2e-7 * np.abs(values).max(axis=0)
-            assert np.all(np.abs(list(merged[tag].values()) - expected) <= 2e-6 * np.abs(expected) + slack), (
-                f"{name} of {tag}"
-            )
+    rank_dirs = [run_dir / f"rank_{rank}" for rank in range(_RANKS)]
+    check_merged(run_dir / "merged", rank_dirs, steps=_STEPS)
+    assert "learning-rate" in scalars(rank_dirs[0])
 
 
 class _DamagedDemo(NamedTuple):
@@ -90,7 +60,7 @@ def damaged_demo(tmp_path_factory: pytest.TempPathFactory) -> _DamagedDemo:
     wait_until(lambda: "Press CTRL+C" in workshop.stderr, seconds=150)
     address = re.search(r"http://\S+", workshop.stderr)
     assert address is not None
-    wanted = {*(f"rank_{rank}" for rank in range(_RANKS)), *(f"merged/{name}" for name in _COMPUTATIONS)}
+    wanted = {*(f"rank_{rank}" for rank in range(_RANKS)), *(f"merged/{name}" for name in STATISTICS)}
 
     def shown() -> set[str]:
         # The address is TensorBoard's own.
@@ -160,7 +130,7 @@ def _free_port_option() -> str:
 
 
 def _steps_written(rank_dir: Path) -> int:
-    return len(_scalars(rank_dir).get("loss", {})) if rank_dir.is_dir() else 0
+    return len(scalars(rank_dir).get("loss", {})) if rank_dir.is_dir() else 0
 
 
 def test_training_does_not_notice_that_the_aggregator_is_killed(workshop: Workshop) -> None:
@@ -172,7 +142,7 @@ def test_training_does_not_notice_that_the_aggregator_is_killed(workshop: Worksh
     assert process.wait(200) == 0, workshop.stderr
     assert "the aggregator was killed by SIGKILL" in workshop.stderr
     for rank in range(_RANKS):
-        assert list(_scalars(run_dir / f"rank_{rank}")["loss"]) == list(range(1, 401))
+        assert list(scalars(run_dir / f"rank_{rank}")["loss"]) == list(range(1, 401))
 
 
 def test_workers_that_msrun_leaves_behind_are_waited_for(workshop: Workshop) -> None:
@@ -181,7 +151,7 @@ def test_workers_that_msrun_leaves_behind_are_waited_for(workshop: Workshop) -> 
     assert process.wait(200) == 0, workshop.stderr
     assert "msrun has ended; waiting for the processes it left" in workshop.stderr
     run_dir = workshop.folder / "runs" / "mine"
-    assert list(_scalars(run_dir / "merged" / "mean")["loss"]) == list(_STEPS)
+    assert list(scalars(run_dir / "merged" / "mean")["loss"]) == list(range(1, _STEPS + 1))
     entries = json.loads((run_dir / "run.json").read_text())
     assert entries["ranks"] == {"live": [], "left": list(range(_RANKS)), "lost": []}
     assert entries["world_size"] == _RANKS

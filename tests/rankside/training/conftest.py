@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import mindspore
 import pytest
 
@@ -11,16 +13,26 @@ MODES = {"graph": mindspore.GRAPH_MODE, "pynative": mindspore.PYNATIVE_MODE}
 @pytest.fixture(params=sorted(MODES))
 def mode(request):
     """Both ways in which MindSpore executes."""
-    before = mindspore.get_context("mode")
-    mindspore.set_context(mode=MODES[request.param], device_target="CPU")
-    yield request.param
-    mindspore.set_context(mode=before)
+    with _executing(request.param):
+        yield request.param
 
 
 @pytest.fixture
 def graph_mode():
+    with _executing("graph"):
+        yield
+
+
+@pytest.fixture
+def pynative_mode():
+    with _executing("pynative"):
+        yield
+
+
+@contextlib.contextmanager
+def _executing(mode):
     before = mindspore.get_context("mode")
-    mindspore.set_context(mode=mindspore.GRAPH_MODE, device_target="CPU")
+    mindspore.set_context(mode=MODES[mode], device_target="CPU")
     yield
     mindspore.set_context(mode=before)
 

@@ -121,14 +121,6 @@ def test_the_probe_is_not_among_the_parameters_that_a_checkpoint_saves(run_dir):
     assert not [name for name in names if "crossrank" in name]
 
 
-@pytest.fixture
-def pynative_mode():
-    before = mindspore.get_context("mode")
-    mindspore.set_context(mode=mindspore.PYNATIVE_MODE, device_target="CPU")
-    yield
-    mindspore.set_context(mode=before)
-
-
 @pytest.mark.parametrize(
     ("options", "steps"), [({}, [1, 10, 20]), ({"eager_norms_every": 6}, [1, 6, 12, 18])]
 )
