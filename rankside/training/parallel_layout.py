@@ -38,6 +38,8 @@ def returns_loss(rank: int, world_size: int) -> bool:
 
     Of pipeline stages, only the last one's is, and only the first one's where that stage also ends the model.
     """
+    if _stages() == 1:
+        return True
     there_and_back = ms.get_auto_parallel_context("pipeline_scheduler") == "zero_bubble_v"
     return _stage(rank, world_size) == (0 if there_and_back else _stages() - 1)
 

@@ -39,3 +39,12 @@ def test_of_pipeline_stages_the_last_one_has_the_loss(context):
 
 def test_without_stages_every_rank_has_the_loss():
     assert all(returns_loss(rank, 8) for rank in range(8))
+
+
+def test_of_stages_that_are_passed_there_and_back_the_first_one_has_the_loss(context):
+    context(
+        parallel_mode="semi_auto_parallel",
+        pipeline_stages=4,
+        pipeline_config={"pipeline_interleave": True, "pipeline_scheduler": "zero_bubble_v"},
+    )
+    assert [returns_loss(rank, 8) for rank in range(8)] == [True] * 2 + [False] * 6
