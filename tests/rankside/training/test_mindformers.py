@@ -13,6 +13,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.compat.proto.event_pb2 import SessionLog
 
+from rankside.training.mindformers import MindformersNumbers, _Writer
+
 SCRIPT = Path(__file__).parent / "llama_training.py"
 
 # What mindformers only writes where switches of a `tensorboard` section ask for it.
@@ -54,6 +56,11 @@ def resumed(tmp_path_factory):
     assert sorted(curve(folder / "run", "loss")) == list(range(1, 18))
     _train(folder, "--no-tensorboard", "--checkpoints", "--resume")
     return folder
+
+
+def test_whatever_a_callback_calls_on_a_writer_that_is_not_there_does_nothing():
+    writer = _Writer(MindformersNumbers(), None)
+    assert writer.add_text("configuration", "a text", global_step=1) is None
 
 
 def _theirs(folder, tag):
