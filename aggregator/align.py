@@ -253,25 +253,26 @@ class Aligner:
 
     def _begin(self, report: Report) -> None:
         """Make void what older incarnations of the rank said from the first step of this one on."""
-        self._first_step[report.rank] = report.step
-        self._end_void(report.rank, report.step)
-        self._forget(report.rank, report.step, before_incarnation=report.incarnation)
+        first = _first_step(report)
+        self._first_step[report.rank] = first
+        self._end_void(report.rank, first)
+        self._forget(report.rank, first, before_incarnation=report.incarnation)
         if self._shrunk_to is not None:
             for vanished in range(self._shrunk_to, self.world_size):
-                self._forget(vanished, report.step, before_incarnation=_BEYOND)
-                self._end_void(vanished, report.step)
-                self.void.setdefault(vanished, []).append((report.step, None))
-            self._void_from[self._shrunk_to :] = np.minimum(self._void_from[self._shrunk_to :], report.step)
+                self._forget(vanished, first, before_incarnation=_BEYOND)
+                self._end_void(vanished, first)
+                self.void.setdefault(vanished, []).append((first, None))
+            self._void_from[self._shrunk_to :] = np.minimum(self._void_from[self._shrunk_to :], first)
             self._shrunk_to = None
         self._open = {step: reports for step, reports in self._open.items() if reports.first}
         self._supplements = {step: reports for step, reports in self._supplements.items() if reports.first}
-        if report.step <= self.closed_until and self._restarted[report.rank]:
-            self.closed_until = report.step - 1
+        if first <= self.closed_until and self._restarted[report.rank]:
+            self.closed_until = first - 1
             self._session_start = True
-            self._closed_tags = {s: ids for s, ids in self._closed_tags.items() if s < report.step}
+            self._closed_tags = {s: ids for s, ids in self._closed_tags.items() if s < first}
             # Whoever has not restarted yet is waited for again: it restarts as well, or reports on and so shows
             # that it did not.
-            self._last_step = np.minimum(self._last_step, report.step - 1)
+            self._last_step = np.minimum(self._last_step, first - 1)
             self._count(reopened=1)
 
     def _forget(self, rank: int, first_step: int, *, before_incarnation: int) -> None:
@@ -336,3 +337,9 @@ class Aligner:
         self.counts = self.counts._replace(
             **{name: getattr(self.counts, name) + n for name, n in more.items()}
         )
+
+
+def _first_step(report: Report) -> int:
+    """Return the first step that the report is about: it may end a window of several."""
+    values = report.columns[window.Column.COUNT] + report.columns[window.Column.NONFINITE]
+    return max(0, report.step + 1 - int(values.max(initial=1)))

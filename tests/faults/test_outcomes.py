@@ -223,6 +223,16 @@ def test_a_run_is_continued_on_another_day_behind_a_merge_by_hand(carry_out):
     assert set(oracle.expected(run_dir)["mean"]["loss"]) == set(range(1, 91))
 
 
+def test_a_run_is_continued_from_inside_the_window_that_its_first_report_ends(carry_out):
+    carry_out(FaultPlan().await_merged(step=58), last_step=58)
+    plan = FaultPlan()
+    for rank in range(WORLD_SIZE):
+        plan = plan.rank(rank, every=10)
+    run_dir = carry_out(plan.await_merged(step=90), first_step=55, last_step=90).run_dir
+    steps = oracle.expected(run_dir)["mean"]["loss"]
+    assert sorted(steps) == [*range(1, 56), 60, 70, 80, 90]
+
+
 def test_counts_outlive_the_aggregator(carry_out):
     plan = FaultPlan().duplicate(rank=1, step=10, count=30).await_merged(step=100)
     plan = plan.kill_aggregator(rank=1, step=120).await_merged(step=LAST_STEP)
