@@ -15,7 +15,7 @@ from aggregator.offline.merge_files import find_rank_folders, merge_files
 from aggregator.offline.publish import part_of, publish
 from aggregator.pipeline import Pipeline
 from aggregator.sinks import run_file
-from aggregator.sinks.findings import FindingsFile, clocked_lines
+from aggregator.sinks.findings import FindingsFile, clocked_lines, keep_unfound
 from aggregator.sinks.group import SinkGroup
 from aggregator.sinks.merged_runs import MergedRuns
 from rankside.errors import ConfigError
@@ -37,7 +37,7 @@ def merge_run(
 
     layout: sizes of the parallel layout; None for the ranks' places in the first root's run.json, if it has any.
     Where `output` is a run's folder, an aggregator of that run can go on from there, and points of its merged curves
-    that ranks could not write to a full disk are kept. Rank files are only read.
+    that ranks could not write to a full disk are kept, with what was found in them. Rank files are only read.
     Findings that need a clock (stalled, silent) are kept from the file that is replaced. Returns what was damaged
     in the rank files, a line each. Raises `ConfigError` where there is nothing to merge, and OSError where the
     output cannot be written; what is published then is as it was.
@@ -61,7 +61,8 @@ def merge_run(
     sinks = SinkGroup()
     runs = MergedRuns(part, session_start=0)
     aligner = Aligner(max_wait_seconds=math.inf, max_lag_steps=sys.maxsize)
-    steps = EarlierMerge(merged, runs, table=aligner.table) if in_place and _files_lack_values(run) else runs
+    keeping = in_place and _files_lack_values(run)
+    steps = EarlierMerge(merged, runs, table=aligner.table) if keeping else runs
     sinks.add("merged runs", steps=steps, findings=runs)
     findings_part = findings.with_name(f".{findings.name}.part")
     findings_part.write_text("".join(clocked_lines(findings)), encoding="utf-8")
@@ -79,6 +80,8 @@ def merge_run(
         pipeline.close()
         if sinks.failures:
             raise OSError(f"what was merged could not be written to {output} ({sinks.last_error})")
+        if keeping:
+            keep_unfound(findings_part, findings)
         publish(part, merged)
         findings_part.replace(findings)
     finally:

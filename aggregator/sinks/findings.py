@@ -45,10 +45,19 @@ class FindingsFile:
 
 def clocked_lines(path: Path) -> list[str]:
     """Return the lines of a findings file that no merge from files can find again, since they need a clock."""
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if json.loads(line).get("kind") in CLOCKED_KINDS]
+    return [line for line in _lines(path) if json.loads(line).get("kind") in CLOCKED_KINDS]
+
+
+def keep_unfound(path: Path, earlier: Path) -> None:
+    """Put in front of the findings those of an earlier file that are not among them, told by their id."""
+    found = _lines(path)
+    ids = {json.loads(line).get("id") for line in found}
+    unfound = [line for line in _lines(earlier) if json.loads(line).get("id") not in ids]
+    path.write_text("".join(unfound + found), encoding="utf-8")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
 
 
 def plain(finding: Finding) -> dict[str, object]:

@@ -71,13 +71,15 @@ def test_points_that_ranks_could_not_write_are_kept_where_the_run_says_that_ther
         writer = EventFileWriter(folder / f"rank_{rank}")
         for step in steps:
             tags = [Tag("loss"), Tag("lr")] if rank == 0 else [Tag("loss")]
-            writer.write_scalars(step, tags, np.sin([step + rank, step])[: len(tags)])
+            loss = np.nan if (rank, step) == (1, 18) else np.sin(step + rank)
+            writer.write_scalars(step, tags, np.array([loss, 0.1])[: len(tags)])
         writer.close()
 
     for rank in (0, 1):
         write(rank, range(1, 21))
     assert main(["merge", str(folder)]) == 0
-    whole = oracle.expected(folder)
+    whole, findings = oracle.expected(folder), (folder / "findings.jsonl").read_text()
+    assert "loss is NaN since step 18" in findings
     write(0, [*range(2, 11), 15])
     write(1, range(1, 13))
     (folder / "run.json").write_text(json.dumps({"counts": {"unwritten": unwritten}}))
@@ -85,6 +87,7 @@ def test_points_that_ranks_could_not_write_are_kept_where_the_run_says_that_ther
     for _ in range(2):
         assert main(["merge", str(folder)]) == 0
         oracle.compare(folder, right)
+        assert (folder / "findings.jsonl").read_text() == (findings if unwritten else "")
 
 
 def test_ranks_in_several_folders_are_merged_elsewhere_and_only_read(run_dir, tmp_path):
