@@ -76,3 +76,12 @@ def test_incomplete_merged_curves_are_told(tmp_path: Path) -> None:
 def test_a_missing_findings_file_is_not_taken_for_health(tmp_path: Path) -> None:
     assert "unknown" in _text(tmp_path)
     assert read_findings(tmp_path) is None
+
+
+def test_where_the_end_of_a_run_could_not_be_written_it_is_said_what_completes_it(tmp_path: Path) -> None:
+    _write(tmp_path, last_step=7)
+    assert f"may end with step 7; once it is mended, complete them with: crossrank merge {tmp_path}" in _text(
+        tmp_path
+    )
+    _write(tmp_path, last_step=7, merged_from="live")
+    assert "crossrank merge" not in _text(tmp_path)
