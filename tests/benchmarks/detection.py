@@ -25,7 +25,7 @@ Slow ranks need 10 % more time of their own. Times vary by 10 %, or by 4 % (log-
 training under msrun, with 9 ms of own work a step on two ranks, varied by 3.8 % and 4.0 % (1.48 times the median
 absolute deviation) on a machine that others used as well, with an autocorrelation of 0.1.
 
---quick takes about half a minute; without it, some twenty minutes on one core.
+--quick takes some ten seconds; without it, twelve minutes on one core that does nothing else.
 """
 
 from __future__ import annotations
@@ -413,7 +413,7 @@ def main(argv=None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="a part of the table, in about half a minute")
+    parser.add_argument("--quick", action="store_true", help="a part of the table, in some ten seconds")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(argv)
     started = time.perf_counter()

@@ -41,6 +41,14 @@ def test_large_drifts_in_autocorrelated_noise_are_found_on_the_right_rank(rows):
             assert row.right_rank >= 0.99, row
 
 
+def test_small_drifts_in_autocorrelated_noise_are_found_half_as_often_as_by_who_has_nothing_to_learn(rows):
+    small = [row for row in rows if row.fault == "drift of 1 sigma" and row.noise == "ar"]
+    assert len(small) == 2
+    for row in small:
+        assert row.recall >= 0.45 * row.oracle, row
+        assert row.right_rank >= 0.99, row
+
+
 def test_ranks_that_are_far_off_from_the_first_step_on_are_all_found_whatever_the_noise(rows):
     far_off = [row for row in rows if row.fault.startswith("far off")]
     assert len(far_off) == 4
