@@ -103,8 +103,12 @@ def report(turns: Sequence[Turn]) -> Iterator[str]:
     added = np.array([turn.quartiles.median for turn in turns if turn.monitored]) - without
     low, middle, high = np.percentile(added, [25, 50, 75])
     low_percent, middle_percent, high_percent = np.percentile(100 * added / without, [25, 50, 75])
+    adds = f"monitoring adds {middle:+.3f} ms a step ({middle_percent:+.2f} %)"
+    if len(added) == 1:
+        yield f"{adds} in one pair of turns; by how much turns differ, a higher --repeat tells"
+        return
     yield (
-        f"monitoring adds {middle:+.3f} ms a step ({middle_percent:+.2f} %): median of {len(added)} pairs of turns, "
+        f"{adds}: median of {len(added)} pairs of turns, "
         f"quartiles {low:+.3f} to {high:+.3f} ms ({low_percent:+.2f} to {high_percent:+.2f} %)"
     )
     if low < 0 < high:

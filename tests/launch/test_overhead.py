@@ -34,7 +34,7 @@ def test_one_pair_of_turns_is_measured_stopped_in_time_and_compared(workshop: Wo
     assert re.search(rf"turn 2 of 2, with monitoring: {turn}", done.stdout), done.stdout
     assert "the first 10 steps of each turn, which compile, are left out" in done.stdout
     assert re.search(
-        r"monitoring adds [+-][0-9.]+ ms a step \([+-][0-9.]+ %\): median of 1 pairs", done.stdout
+        r"monitoring adds [+-][0-9.]+ ms a step \([+-][0-9.]+ %\) in one pair of turns", done.stdout
     )
     assert not (workshop.folder / "runs").exists()
 
