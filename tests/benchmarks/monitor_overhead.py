@@ -1,13 +1,15 @@
 """What `RankMonitor()` adds to a real training step on CPU, beside what MindSpore's `SummaryCollector` adds.
 
-    python tests/benchmarks/monitor_overhead.py [--rounds 40] [--batch 32] [--width 16] [--mode graph]
-    python tests/benchmarks/monitor_overhead.py --batch 1024 --width 224       (a step of about 10 ms)
+    python tests/benchmarks/monitor_overhead.py [--rounds 40] [--batch 32] [--width 16] [--copies 3] [--mode graph]
+    python tests/benchmarks/monitor_overhead.py --batch 4096 --width 224 --rounds 15       (a step of about 10 ms)
 
 Trains the same network without a monitor, with `RankMonitor()`, and with `SummaryCollector` at every step (dataset
 graph off), in turns of a few dozen steps within one process, so that whatever else the machine does hits all
-three alike. A round is one turn of each, in an order that rotates. Printed are what each adds to a step, once by
+alike. Two networks that are trained alike differ by where they happen to lie in memory; so there are several copies
+of each, and a round is one turn of every copy, in an order drawn anew. Printed are what each adds to a step, once by
 the turns' mean steps and once by their median steps: the median over the rounds, with the quartiles, as a share of
-the bare step, and as a ratio between the two; and what the monitor by its own clock spends on the training thread.
+the bare step, and as a ratio between the two; how far two copies without a monitor are apart, which is the noise; and
+what the monitor by its own clock spends on the training thread.
 
 --batch makes the step longer as real training does, by computation. --width adds weights: the gradient probe reads
 every gradient once more, which counts where a step computes little with each weight.
@@ -35,17 +37,21 @@ KINDS = ("none", "monitor", "collector")
 
 
 def report(name: str, turns: dict[str, np.ndarray]) -> None:
-    """Print what each kind adds to a step; `turns` holds the ms of each round."""
-    bare = np.median(turns["none"])
+    """Print what each kind adds to a step; `turns` holds the ms of each round and copy."""
+    rounds = {kind: times.mean(axis=1) for kind, times in turns.items()}
+    bare = np.median(rounds["none"])
     print(f"{name} step without a monitor: {bare:.3f} ms")
     added = {}
     for kind, label in (("monitor", "RankMonitor"), ("collector", "SummaryCollector")):
-        low, added[kind], high = np.percentile(turns[kind] - turns["none"], (25, 50, 75))
+        low, added[kind], high = np.percentile(rounds[kind] - rounds["none"], (25, 50, 75))
         share = 100 * added[kind] / bare
         print(
             f"  {label} adds {added[kind]:.3f} ms (quartiles {low:.3f} to {high:.3f}), {share:.2f} % of the step"
         )
     print(f"  SummaryCollector adds {added['collector'] / added['monitor']:.0f} times as much")
+    if turns["none"].shape[1] > 1:
+        apart = np.median(turns["none"], axis=0)
+        print(f"  copies without a monitor are up to {np.ptp(apart):.3f} ms apart")
 
 
 def overhead_by_own_clock(run_dir: Path) -> float:
@@ -60,6 +66,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_size(parser, rounds=40, steps=40, batch=32, width=16)
+    parser.add_argument("--copies", type=int, default=3, help="networks of each kind")
     parser.add_argument("--mode", choices=["graph", "pynative"], default="graph")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
@@ -76,12 +83,13 @@ def main() -> int:
             return [SummaryCollector(summaries, collect_freq=1, collect_specified_data=wanted)]
 
         callbacks = {"none": list, "monitor": lambda: [monitor], "collector": collectors}
-        trainees = {kind: Trainee(callbacks[kind], arguments) for kind in KINDS}
+        copies = range(arguments.copies)
+        trainees = {(kind, copy): Trainee(callbacks[kind], arguments) for copy in copies for kind in KINDS}
         take_turns(trainees, rounds=arguments.rounds)
         monitor.close()
-        turns = {kind: np.array(trainee.turns) for kind, trainee in trainees.items()}
-        report("mean", {kind: times[:, 0] for kind, times in turns.items()})
-        report("median", {kind: times[:, 1] for kind, times in turns.items()})
+        turns = {kind: np.array([trainees[kind, copy].turns for copy in copies]).T for kind in KINDS}
+        for statistic, which in (("mean", 0), ("median", 1)):
+            report(statistic, {kind: times[which] for kind, times in turns.items()})
         print(f"RankMonitor spends {overhead_by_own_clock(folder / 'run'):.3f} ms by its own clock")
     return 0
 

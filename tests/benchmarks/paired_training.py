@@ -56,14 +56,15 @@ class Trainee:
         self.turns.append((steps_ms.mean(), np.median(steps_ms)))
 
 
-def take_turns(trainees: Mapping[str, Trainee], *, rounds: int) -> None:
-    """Have each take a turn in every round, in an order that rotates; the first, which compiles, does not count."""
+def take_turns(trainees: Mapping[object, Trainee], *, rounds: int) -> None:
+    """Have each take a turn in every round, in an order drawn anew; the first, which compiles, does not count."""
     for trainee in trainees.values():
         trainee.train()
         trainee.turns.clear()
-    for number in range(rounds):
-        for kind in np.roll(list(trainees), number):
-            trainees[kind].train()
+    rng = np.random.default_rng(0)
+    for _ in range(rounds):
+        for index in rng.permutation(len(trainees)):
+            list(trainees.values())[index].train()
 
 
 class _Clock(Callback):
