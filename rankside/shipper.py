@@ -109,6 +109,7 @@ class Shipper(threading.Thread):
                     self._stopping.wait(_ROUND_SECONDS)
             while self._drain():
                 pass
+            self._tell_left()
             self._deliver(self._gatherer.finish())
             self._say_goodbye()
         except Exception as error:  # noqa: BLE001 (the edge: nothing raises into training)
@@ -169,18 +170,32 @@ class Shipper(threading.Thread):
         """Process what is queued; return whether there was anything."""
         taken = 0
         turn_ends = time.monotonic() + _TURN_SECONDS
-        while self._queue:
+        while self._queue and not self._overdue():
             self._take(self._queue.popleft())
             taken += 1
             if taken % 64 == 0:
                 self._pump()
                 self._flush_when_due()
-            if time.monotonic() >= turn_ends:
+            if time.monotonic() >= turn_ends and not self._stopping.is_set():
                 time.sleep(_COURTESY_SECONDS)
                 turn_ends = time.monotonic() + _TURN_SECONDS
         if not taken and not self._more_may_come():
             self._settle()
         return taken > 0
+
+    def _overdue(self) -> bool:
+        return self._stopping.is_set() and time.monotonic() >= self._deadline
+
+    def _tell_left(self) -> None:
+        """Count what there was no time for at the end."""
+        left = len(self._queue)
+        if left:
+            self._counters["dropped"] += left
+            _LOGGER.warning(
+                "rank %d: %d logged entries, the last ones, are not written: the time to finish was over",
+                self._config.rank,
+                left,
+            )
 
     def _more_may_come(self) -> bool:
         """Whether other callbacks may log values of the same step: then they make one report together."""

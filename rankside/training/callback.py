@@ -138,9 +138,14 @@ class RankMonitor(Callback):  # type: ignore[misc]
         return self._group.failed
 
     def log(self, tag: str, value: Any) -> None:
-        """Record a number, or a tensor of one element, of the step that runs or has just ended."""
-        if self._record is not None and self._training:
-            self._record.recorder.log(self._step, {tag: later(value)})
+        """Record a number, or a tensor of one element, of the step that runs or was the last one to run."""
+        if self._record is None:
+            self._warn_once(
+                f"log({tag!r}, ...) is not recorded: no training that this monitor records has begun"
+            )
+            return
+        step = self._step if self._training else self._record.last_step
+        self._record.recorder.log(step, {tag: later(value)})
 
     def close(self) -> None:
         """Write and deliver everything, and say goodbye, instead of leaving that to the end of the process."""
@@ -187,7 +192,10 @@ class RankMonitor(Callback):  # type: ignore[misc]
         if not self._training:
             return
         began = perf_counter()
-        self._step = self._base + run_context.original_args()["cur_step_num"]
+        step = self._base + run_context.original_args()["cur_step_num"]
+        if step == self._step:  # the same monitor stands in the list twice
+            return
+        self._step = step
         self._phase("in a callback" if self._times.watches_entry else "in the step")
         self._group.step_begin(self._step)
         self._self_watch.spent(perf_counter() - began)
@@ -199,6 +207,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
         began = perf_counter()
         parameters = run_context.original_args()
         steps_done = parameters["cur_step_num"]
+        if steps_done == self._steps_done:
+            return
         step = self._base + steps_done
         draft = Draft(
             step=step,

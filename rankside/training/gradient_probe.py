@@ -92,9 +92,10 @@ class GradientProbe(Collector):
         if probe is None:
             probe = _probes[network] = ProbedReducer(
                 network.grad_reducer,
-                rates=distinct_rates(optimizer),
+                # A cell of the user may not call its reducer at each step, or not at all.
+                rates=distinct_rates(optimizer) if is_known(network) else [],
                 global_step=getattr(optimizer, "global_step", None),
-                scale=getattr(network, "scale_sense", None),
+                scale=getattr(network, "scale_sense", None) if is_known(network) else None,
                 layers=len(training.weights) if self._layers_every else 0,
             )
         network.grad_reducer = probe

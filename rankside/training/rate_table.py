@@ -59,9 +59,13 @@ class RateTable:
 
 
 def table_of(rate: Any, training: Training) -> RateTable | None:
-    """Return the table of an optimizer's rate; None for a parameter, and for a schedule that takes one count only."""
+    """Return the table of an optimizer's rate; None for a parameter, and for a schedule that takes one count only.
+
+    A schedule that is not MindSpore's is taken for such a one: to try it would leave the compiler's report of the
+    failure in the user's folder.
+    """
     length = training.parameters.get("epoch_num", 0) * training.parameters.get("batch_num", 0)
-    if not is_schedule(rate) or length <= 0:
+    if not is_schedule(rate) or not type(rate).__module__.startswith("mindspore.nn.") or length <= 0:
         return None
     first = int(training.optimizer.global_step.asnumpy()[0])
     try:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -236,3 +237,25 @@ def test_a_run_that_is_continued_keeps_the_steps_before_the_first_one_logged(run
     assert list(shown) == list(range(1, 101))
     assert shown[39] == 1.0
     assert shown[40] == 40.0
+
+
+def test_what_there_is_no_time_for_at_the_end_is_counted_and_told(run_dir, caplog):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    for step in range(1, 41):
+        recorder.log(step, {"loss": lambda: time.sleep(0.05) or 1.0})
+    recorder.finish(timeout_seconds=0.5)
+    written = [step for step, _ in read(run_dir)]
+    assert written == list(range(1, len(written) + 1))
+    assert recorder.counters["dropped"] == 40 - len(written) > 0
+    assert f"{40 - len(written)} logged entries, the last ones, are not written" in caplog.text
+
+
+def test_values_that_are_logged_one_by_one_keep_up_with_training(run_dir):
+    """Twenty thousand single values are all in the file when the recorder has finished in its usual time."""
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    for step in range(1, 401):
+        for number in range(50):
+            recorder.log(step, {f"own/{number}": float(step)})
+    recorder.finish()
+    assert not recorder.counters["dropped"]
+    assert read(run_dir, "own/49") == [(step, float(step)) for step in range(1, 401)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mindspore
 import numpy as np
 import pytest
-from mindspore import dataset, nn, ops
+from mindspore import Tensor, dataset, nn, ops
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 from mindspore.train import LearningRateScheduler, Model
 from small_training import FiniteCheckedCell, curve, network, samples, tags
@@ -99,6 +99,30 @@ class _BranchingSchedule(LearningRateSchedule):
         return ops.cast(0.5, mindspore.float32) if global_step < 3 else ops.cast(0.25, mindspore.float32)
 
 
-def test_a_schedule_that_branches_on_the_step_is_asked_at_each_step(run_dir, graph_mode):
+def test_a_schedule_that_branches_on_the_step_is_asked_at_each_step(run_dir, graph_mode, monkeypatch):
+    run_dir.mkdir()
+    monkeypatch.chdir(run_dir.parent)
     _train(_BranchingSchedule(), probe=False, steps=5)
     assert curve(run_dir, "learning-rate") == {1: 0.5, 2: 0.5, 3: 0.5, 4: 0.25, 5: 0.25}
+    assert [path.name for path in run_dir.parent.iterdir()] == ["run"]
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_cell_that_never_calls_its_reducer_has_its_rate_and_scale_recorded(run_dir):
+    class Unreduced(FiniteCheckedCell):
+        def construct(self, *inputs):
+            loss = self.network(*inputs)
+            scale = ops.identity(self.scale_sense)
+            gradients = self.grad(self.network, self.weights)(*inputs, ops.ones_like(loss))
+            loss = ops.depend(loss, self.optimizer(gradients))
+            return loss, Tensor(False), scale  # noqa: FBT003 (no overflow)
+
+    net = network()
+    optimizer = nn.SGD(net.trainable_params(), nn.ExponentialDecayLR(0.5, 0.5, 1))
+    cell = Unreduced(nn.WithLossCell(net, nn.MSELoss()), optimizer, nn.FixedLossScaleUpdateCell(256))
+    monitor = RankMonitor(log_every=0)
+    Model(cell.set_train()).train(1, samples(4), callbacks=[monitor])
+    monitor.close()
+    assert curve(run_dir, "learning-rate") == pytest.approx({1: 0.5, 2: 0.25, 3: 0.125, 4: 0.0625})
+    assert curve(run_dir, "loss-scale") == dict.fromkeys((1, 2, 3, 4), 256.0)
+    assert "grad-norm" not in tags(run_dir)

@@ -161,3 +161,23 @@ def test_the_rate_of_a_dataset_sink_is_that_of_its_last_step(run_dir, graph_mode
     _train_in_sinks(lambda parameters: nn.SGD(parameters, schedule), gradient_norms=gradient_norms)
     expected = {step: 0.5 * 0.5 ** ((step - 1) / 4) for step in steps}
     assert curve(run_dir, "learning-rate") == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_logged_after_a_training_stands_at_its_last_step(run_dir, graph_mode):
+    monitor = RankMonitor(log_every=0)
+    monitor.log("early", 1.0)
+    _model().train(1, samples(4), callbacks=[monitor])
+    monitor.log("accuracy", 0.5)
+    monitor.close()
+    assert curve(run_dir, "accuracy") == {4: 0.5}
+    assert "early" not in tags(run_dir)
+
+
+def test_a_monitor_that_stands_in_the_list_twice_records_once(run_dir, graph_mode):
+    witness, monitor = Witness(), RankMonitor(log_every=0)
+    _model().train(1, samples(6), callbacks=[monitor, monitor, witness])
+    monitor.close()
+    assert curve(run_dir, "loss") == pytest.approx(witness.losses, rel=1e-6)
+    assert sorted(curve(run_dir, "grad-norm")) == list(range(1, 7))
+    assert min(curve(run_dir, "host-time").values()) >= 0
+    assert monitor.failed == {}
