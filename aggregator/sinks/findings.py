@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -45,19 +46,27 @@ class FindingsFile:
 
 def clocked_lines(path: Path) -> list[str]:
     """Return the lines of a findings file that no merge from files can find again, since they need a clock."""
-    return [line for line in _lines(path) if json.loads(line).get("kind") in CLOCKED_KINDS]
+    return [line for line, finding in _lines(path) if finding.get("kind") in CLOCKED_KINDS]
 
 
 def keep_unfound(path: Path, earlier: Path) -> None:
     """Put in front of the findings those of an earlier file that are not among them, told by their id."""
     found = _lines(path)
-    ids = {json.loads(line).get("id") for line in found}
-    unfound = [line for line in _lines(earlier) if json.loads(line).get("id") not in ids]
-    path.write_text("".join(unfound + found), encoding="utf-8")
+    ids = [finding.get("id") for _, finding in found]
+    unfound = [(line, finding) for line, finding in _lines(earlier) if finding.get("id") not in ids]
+    path.write_text("".join(line for line, _ in unfound + found), encoding="utf-8")
 
 
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+def _lines(path: Path) -> list[tuple[str, dict[str, object]]]:
+    """Return each line with what it holds; one that a full disk or a kill has cut short is left out."""
+    lines = []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    for line in text.splitlines(keepends=True):
+        with contextlib.suppress(ValueError):
+            finding = json.loads(line)
+            if isinstance(finding, dict) and line.endswith("\n"):
+                lines.append((line, finding))
+    return lines
 
 
 def plain(finding: Finding) -> dict[str, object]:
