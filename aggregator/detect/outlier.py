@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     BoolArray = npt.NDArray[np.bool_]
 
 _LEVEL_GAIN = 1 / 32
-_BEGUN_STEPS = 2
 _STEPS_BEFORE_CLOSING = 64
 
 
@@ -54,7 +53,7 @@ class _Parted:
 
 class _Shift(NamedTuple):
     strength: float
-    steps: int
+    since: int
 
 
 @dataclass(slots=True)
@@ -118,11 +117,13 @@ class OutlierDetector:
             excluded=excluded,
             suspect=self._test.suspects(len(values), ids),
         )
-        if (scores.learnt < _BEGUN_STEPS).any():
-            self._test.clear(scores.learnt < _BEGUN_STEPS, ids)
+        if scores.renewed.any():
+            self._test.clear(scores.renewed, ids)
         ready = (scores.learnt >= self._settings.warmup_steps) & ~frozen
         widening = 1 + self._settings.outlier_widening / np.maximum(scores.learnt, 1)
-        alarm = self._test.observe(np.where(ready, scores.score, np.nan), scores.phi, widening, ids)
+        alarm = self._test.observe(
+            np.where(ready, scores.score, np.nan), scores.phi, widening, ids, step=matrix.step
+        )
         findings = self._follow(matrix, scores, ids) if self._faults else []
         if (np.abs(alarm.strength) >= 1).any():
             findings += self._open(matrix, ids, grouping, alarm, excluded)
@@ -155,7 +156,7 @@ class OutlierDetector:
             members = grouping.members[group][grouping.present[group]]
             compared = members[matrix.reported[members][:, matrix.tag_ids == ids[column]][:, 0]]
             compared = compared[~excluded[compared, column]]
-            shift = _Shift(float(alarm.strength[rank, column]), int(alarm.steps[rank, column]))
+            shift = _Shift(float(alarm.strength[rank, column]), int(alarm.since[rank, column]))
             findings.append(self._take(matrix, int(ids[column]), rank, compared, shift))
             # A rank that is off pulls the centre of its peers: what they gathered against it is no evidence.
             cleared = np.zeros(alarmed.shape, dtype=np.bool_)
@@ -169,7 +170,7 @@ class OutlierDetector:
         self, matrix: StepMatrix, index: int, rank: int, compared: Int64Array, shift: _Shift
     ) -> Finding:
         tag = matrix.tags[index].name
-        first_step = self._history.step_ago(shift.steps - 1)
+        first_step = shift.since
         together = len(compared) <= 2
         named = tuple(sorted(int(each) for each in compared)) if together else (rank,)
         shown = self._numbers(matrix, index, rank, compared, first_step)

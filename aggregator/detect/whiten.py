@@ -66,6 +66,7 @@ class Scores(NamedTuple):
     score: whitened and standardised, about (0, 1). deviation: the distance from the peers' centre less the
     rank's own offset, in the tag's unit. sigma: the standard deviation of that when healthy. reference: what
     the value would be expected to be. learnt: steps learnt from. phi: lag-one autocorrelation that was taken out.
+    renewed: bool, where all that was learnt has just been given up.
     """
 
     score: Float64Array
@@ -74,6 +75,7 @@ class Scores(NamedTuple):
     reference: Float64Array
     learnt: Float64Array
     phi: Float64Array
+    renewed: BoolArray
 
 
 class Whitener:
@@ -155,7 +157,7 @@ class Whitener:
         state[_Row.PREVIOUS] = np.where(first, 0.0, state[_Row.PREVIOUS])
 
         usable = started & np.isfinite(deviation)
-        score = self._learn(
+        score, renewed = self._learn(
             state,
             np.where(usable, deviation, 0.0),
             usable=usable,
@@ -172,6 +174,7 @@ class Whitener:
             reference + state[_Row.LEVEL],
             count,
             state[_Row.PHI],
+            renewed,
         )
 
     def _learn(
@@ -184,7 +187,7 @@ class Whitener:
         suspect: BoolArray,
         floor: Float64Array,
         grouping: Grouping,
-    ) -> Float64Array:
+    ) -> tuple[Float64Array, BoolArray]:
         clip = self._settings.outlier_clip
         count = state[_Row.COUNT]
         early = count < _REFRESH_STEPS
@@ -223,8 +226,9 @@ class Whitener:
         state[_Row.PREVIOUS] = np.where(usable, bounded - move, 0.0)
         state[_Row.COUNT] += learning
         # Noise that stays several times as large in the whole group is another regime: nothing learnt holds in it.
-        state[:, learning & (state[_Row.TURMOIL] > _NEW_REGIME)] = 0.0
-        return score
+        renewed = learning & (state[_Row.TURMOIL] > _NEW_REGIME)
+        state[:, renewed] = 0.0
+        return score, renewed
 
 
 def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aggregator.detect import DetectionSettings, PeerGroups, default_detectors
-from aggregator.detect.shift import moving_threshold
+from aggregator.detect.moving import moving_threshold
 from aggregator.detect.silence import IN_THE_STEP, SignsOfLife, SilenceDetector
 from aggregator.merge import merge
 from aggregator.step import StepMatrix
@@ -218,7 +218,7 @@ def oracle(size: int, sigmas: float, deadline: int, seed: int, runs: int = 4000)
     before = rng.normal(size=(runs, deadline))
     sums = np.cumsum(np.hstack([before, after + rng.normal(size=(runs, deadline))]), axis=1)
     moving = (sums[:, deadline:] - sums[:, :-deadline]) / np.sqrt(deadline)
-    summed = (moving.max(axis=1) >= moving_threshold(deadline, PROMISE / 2)).mean()
+    summed = (moving.max(axis=1) >= moving_threshold(1 / deadline, PROMISE / 2)).mean()
     normal = NormalDist()
     matched = normal.cdf(np.linalg.norm(after) - normal.inv_cdf(1 - PROMISE / 2))
     return float(max(summed, matched))

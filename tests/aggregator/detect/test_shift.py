@@ -1,21 +1,22 @@
 import numpy as np
 import pytest
 
-from aggregator.detect.shift import ShiftTest, moving_threshold
+from aggregator.detect.moving import moving_threshold
+from aggregator.detect.shift import ShiftTest
 
 IDS = np.arange(1)
 
 
 def first_alarm(scores, false_alarms=1e-6):
-    """scores: shape (steps, ranks). Returns the step of the first alarm and its age for each rank, -1 for none."""
+    """scores: shape (steps, ranks). Returns the step of each rank's first alarm and the onset it names, -1 for none."""
     test = ShiftTest(false_alarms)
     ranks = scores.shape[1]
-    steps, ages = np.full(ranks, -1), np.full(ranks, -1)
+    steps, onsets = np.full(ranks, -1), np.full(ranks, -1)
     for step, row in enumerate(scores):
-        alarm = test.observe(row[:, None], np.zeros((ranks, 1)), np.ones((ranks, 1)), IDS)
+        alarm = test.observe(row[:, None], np.zeros((ranks, 1)), np.ones((ranks, 1)), IDS, step=step)
         fresh = (np.abs(alarm.strength[:, 0]) >= 1) & (steps < 0)
-        steps[fresh], ages[fresh] = step, alarm.steps[fresh, 0]
-    return steps, ages
+        steps[fresh], onsets[fresh] = step, alarm.since[fresh, 0]
+    return steps, onsets
 
 
 @pytest.mark.parametrize("phi", [0.0, 0.5, 0.8])
@@ -25,8 +26,9 @@ def test_scores_without_a_shift_raise_alarms_about_as_often_as_is_allowed(phi):
     test = ShiftTest(allowed)
     phis, widening = np.full((ranks, 1), phi), np.ones((ranks, 1))
     alarms = 0
-    for _ in range(steps):
-        alarm = np.abs(test.observe(rng.normal(size=(ranks, 1)), phis, widening, IDS).strength) >= 1
+    for step in range(steps):
+        scores = rng.normal(size=(ranks, 1))
+        alarm = np.abs(test.observe(scores, phis, widening, IDS, step=step).strength) >= 1
         alarms += int(alarm.sum())
         test.clear(alarm, IDS)
     assert 0.3 < alarms / (ranks * steps * allowed) < 1.1
@@ -37,7 +39,7 @@ def test_a_moving_sum_passes_its_threshold_as_often_as_it_was_made_for():
     length, rate = 64, 1e-5
     sums = np.cumsum(rng.normal(size=(4000, 2000)), axis=0)
     moving = (sums[length:] - sums[:-length]) / np.sqrt(length)
-    above = moving >= moving_threshold(length, rate)
+    above = moving >= moving_threshold(1 / length, rate)
     # Passages cluster: what is within a length of the one before belongs to it.
     passages = 0
     for column in above.T[above.any(axis=0)]:
@@ -52,11 +54,11 @@ def test_a_large_shift_is_found_soon_and_a_small_one_in_time_and_both_are_dated(
     scores = rng.normal(size=(1000, 100))
     scores[500:, :50] += sign * 2.5
     scores[500:, 50:] += sign * 0.35
-    steps, ages = first_alarm(scores)
+    steps, onsets = first_alarm(scores)
     assert (steps >= 500).all()
     assert np.median(steps[:50]) <= 510
     assert np.quantile(steps[50:], 0.9) <= 850
-    assert abs(np.median(steps - ages + 1) - 500) <= 5
+    assert abs(np.median(onsets) - 500) <= 5
 
 
 def test_one_or_two_wild_steps_raise_no_alarm():
@@ -69,7 +71,7 @@ def test_one_or_two_wild_steps_raise_no_alarm():
 def test_what_was_cleared_begins_anew():
     test = ShiftTest(1e-6)
     one, ids = np.ones((1, 1)), np.arange(1)
-    for _ in range(10):
-        test.observe(2 * one, 0 * one, one, ids)
+    for step in range(10):
+        test.observe(2 * one, 0 * one, one, ids, step=step)
     test.clear(np.ones((1, 1), bool), ids)
-    assert test.observe(0 * one, 0 * one, one, ids).strength[0, 0] == 0
+    assert test.observe(0 * one, 0 * one, one, ids, step=10).strength[0, 0] == 0
