@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from rankside.arguments import flag, path, seconds, whole
 from rankside.errors import ConfigError
+from rankside.messages import RANK_LIMIT
 from rankside.schedule import Schedule
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ENDPOINT_VARIABLE = "CROSSRANK_ENDPOINT"
 INSECURE_VARIABLE = "CROSSRANK_INSECURE"
 KEY_VARIABLE = "CROSSRANK_KEY"
 RUN_DIR_VARIABLE = "CROSSRANK_RUN_DIR"
+
+_SIZE_LIMIT = 1 << 53
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +57,27 @@ class RankConfig:
 
     def __post_init__(self) -> None:
         """Raise `ConfigError`, naming the field, where a value cannot be used."""
-        for name in ("rank", "world_size"):
+        checked: dict[str, object] = {
+            "world_size": whole("world_size", self.world_size, least=1, most=RANK_LIMIT),
+        }
+        checked["rank"] = whole("rank", self.rank, least=0, most=int(self.world_size) - 1)
+        for name in ("active", "insecure"):
+            checked[name] = flag(name, getattr(self, name))
+        checked["logdir"] = path("logdir", self.logdir)
+        for name in ("run_dir", "key"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise ConfigError(f"{name}={value!r}: a whole number is expected")
-        if not 0 <= self.rank < self.world_size:
-            raise ConfigError(
-                f"rank={self.rank!r}: a number from 0 to world_size - 1 = {self.world_size - 1} is expected"
-            )
-        for name in ("flush_seconds", "heartbeat_seconds", "buffer_bytes", "queue_limit", "file_bytes"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
-                raise ConfigError(f"{name}={value!r}: a positive number is expected")
+            checked[name] = None if value is None else path(name, value)
+        for name in ("flush_seconds", "heartbeat_seconds"):
+            checked[name] = seconds(name, getattr(self, name))
+        for name in ("buffer_bytes", "queue_limit", "file_bytes"):
+            checked[name] = whole(name, getattr(self, name), least=1, most=_SIZE_LIMIT)
+        if self.endpoint is not None and not (isinstance(self.endpoint, str) and self.endpoint):
+            raise ConfigError(f"endpoint={self.endpoint!r}: ipc://<path> or tcp://<host>:<port> is expected")
+        if not isinstance(self.scheduler, str):
+            raise ConfigError(f"scheduler={self.scheduler!r}: a text such as '127.0.0.1:8118' is expected")
+        checked["coordinates"] = _coordinates(self.coordinates)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         Schedule(self.every)  # refuses what it cannot use
 
     @classmethod
@@ -82,12 +92,11 @@ class RankConfig:
         if unknown := explicit.keys() - known:
             raise ConfigError(f"{min(unknown)}: not a setting; known are {', '.join(sorted(known))}")
         rank = _integer(environ, "RANK_ID", _integer(environ, "MS_NODE_ID", 0))
+        world_size = _integer(environ, "RANK_SIZE", _integer(environ, "MS_WORKER_NUM", rank + 1))
         values: dict[str, object] = {
             "active": environ.get("MS_ROLE") != "MS_SCHED",
             "rank": rank,
-            "world_size": max(
-                _integer(environ, "RANK_SIZE", _integer(environ, "MS_WORKER_NUM", 1)), rank + 1
-            ),
+            "world_size": world_size,
             "run_dir": Path(environ[RUN_DIR_VARIABLE]) if environ.get(RUN_DIR_VARIABLE) else None,
             "endpoint": environ.get(ENDPOINT_VARIABLE) or None,
             "insecure": environ.get(INSECURE_VARIABLE) == "1",
@@ -96,10 +105,13 @@ class RankConfig:
         if environ.get("MS_SCHED_HOST") and environ.get("MS_SCHED_PORT"):
             values["scheduler"] = f"{environ['MS_SCHED_HOST']}:{environ['MS_SCHED_PORT']}"
         values.update((name, value) for name, value in explicit.items() if value is not None)
-        for name in ("logdir", "run_dir", "key"):
-            if isinstance(values.get(name), str):
-                values[name] = Path(str(values[name]))
         return cls(**values)  # type: ignore[arg-type]
+
+
+def _coordinates(given: object) -> dict[str, int]:
+    if not isinstance(given, Mapping) or not all(isinstance(axis, str) and axis for axis in given):
+        raise ConfigError(f"coordinates={given!r}: a map such as {{'dp': 0, 'pp': 1}} is expected")
+    return {axis: whole(f"coordinates[{axis!r}]", at, least=0, most=RANK_LIMIT) for axis, at in given.items()}
 
 
 def _integer(environ: Mapping[str, str], name: str, default: int) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
+from rankside.arguments import whole
 from rankside.errors import ConfigError
+from rankside.messages import STEP_LIMIT
 
 
 class Schedule:
@@ -16,13 +18,19 @@ class Schedule:
     """
 
     def __init__(self, every: int | Mapping[int, int] = 1) -> None:
-        phases = dict(every) if isinstance(every, Mapping) else {0: every}
-        for first, length in phases.items():
-            if type(first) is not int or type(length) is not int or first < 0 or length < 1:
-                raise ConfigError(
-                    f"every={every!r}: a positive number of steps is expected, or a map from first step to it, "
-                    "such as {0: 1, 1000: 10}"
+        given = every if isinstance(every, Mapping) else {0: every}
+        try:
+            phases = {
+                whole("every", first, least=0, most=STEP_LIMIT): whole(
+                    "every", length, least=1, most=STEP_LIMIT
                 )
+                for first, length in given.items()
+            }
+        except ConfigError as error:
+            raise ConfigError(
+                f"every={every!r}: a positive number of steps is expected, or a map from first step to it, "
+                "such as {0: 1, 1000: 10}"
+            ) from error
         if 0 not in phases:
             raise ConfigError(f"every={every!r}: the map needs an entry for step 0, the first phase")
         self.dense_until = -1  # every step up to this one ends a window

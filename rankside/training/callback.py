@@ -22,6 +22,7 @@ from mindspore.communication import get_group_size, get_rank
 from mindspore.train import Callback
 
 from rankside.config import RankConfig
+from rankside.errors import ConfigError
 from rankside.schedule import Schedule
 from rankside.training.collector import Draft, Training
 from rankside.training.collector_group import CollectorGroup
@@ -111,11 +112,12 @@ class RankMonitor(Callback):  # type: ignore[misc]
             fingerprint_every=fingerprint_every,
             weights_every=weights_every,
             histograms=histograms,
-            hparams=hparams or {},
+            hparams={} if hparams is None else hparams,
             graph=graph,
         )
-        self._config = RankConfig.from_environment(logdir=logdir, every=every)
-        self._initial_step = initial_step
+        self._warned: set[str] = set()
+        self._config = self._config_of({"logdir": logdir, "every": every})
+        self._initial_step = options.initial_step
         self._schedule = Schedule(self._config.every)
         self._record: ProcessRecord | None = None
         self._times = Times()
@@ -130,7 +132,6 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._steps_done = 0
         self._step = 0
         self._evaluation_began = 0.0
-        self._warned: set[str] = set()
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -313,6 +314,17 @@ class RankMonitor(Callback):  # type: ignore[misc]
         ]
         return [collector for collector in collectors if collector is not None]
 
+    def _config_of(self, arguments: Mapping[str, Any]) -> RankConfig:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        alone = RankConfig(active=False, **given)  # refuses the user's own arguments
+        try:
+            return RankConfig.from_environment(**given)
+        except ConfigError as error:  # of the environment, which must not end the training
+            self._warn_once(
+                f"nothing is recorded, since the environment (RANK_ID, RANK_SIZE, ...) cannot be right: {error}"
+            )
+            return alone
+
     def _own_config(self) -> RankConfig:
         # Without msrun, as under mpirun, only the communication group knows the rank; a process without
         # communication is rank 0 of 1.
@@ -339,6 +351,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
             run_context.request_stop()
 
     def _reports(self, step: int) -> bool:
+        if self._record is not None:
+            self._schedule.dense_until = self._record.recorder.dense_until
         return self._schedule.ends_window(step, self._base + self._steps_done)
 
     def _phase(self, name: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from rankside.arguments import flag, whole
 from rankside.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from rankside.messages import STEP_LIMIT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +36,15 @@ class MonitorOptions:
             "fingerprint_every",
             "weights_every",
         ):
-            _require_steps(name, getattr(self, name))
+            object.__setattr__(self, name, whole(name, getattr(self, name), least=0, most=STEP_LIMIT))
         if self.eager_norms_every == 0:
             raise ConfigError("eager_norms_every=0: 1 or more is expected; gradient_norms=False records none")
         if self.initial_step is not None:
-            _require_steps("initial_step", self.initial_step)
+            initial_step = whole("initial_step", self.initial_step, least=0, most=STEP_LIMIT)
+            object.__setattr__(self, "initial_step", initial_step)
         for name in ("gradient_norms", "graph"):
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ConfigError(f"{name}={value!r}: True or False is expected")
-        if self.histograms is not None and not isinstance(self.histograms, str):
+            flag(name, getattr(self, name))
+        if self.histograms is not None and not (isinstance(self.histograms, str) and self.histograms):
             raise ConfigError(
                 f"histograms={self.histograms!r}: a name pattern such as '*.weight' is expected"
             )
@@ -52,17 +52,17 @@ class MonitorOptions:
             raise ConfigError("histograms: say how often with weights_every, a number of steps above 0")
         if self.layer_norms_every and not self.gradient_norms:
             raise ConfigError("layer_norms_every: needs gradient_norms=True, which puts the probe in place")
-        for name, value in dict(self.hparams).items():
-            _require_hyper_parameter(name, value)
+        object.__setattr__(self, "hparams", _hyper_parameters(self.hparams))
 
 
-def _require_steps(name: str, value: object) -> None:
-    if type(value) is not int or value < 0:
-        raise ConfigError(f"{name}={value!r}: a number of steps, 0 or more, is expected")
-
-
-def _require_hyper_parameter(name: object, value: object) -> None:
-    if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
-        raise ConfigError(
-            f"hparams: {name!r}: {value!r}: a name with a number, a string or a bool is expected"
-        )
+def _hyper_parameters(given: object) -> dict[str, bool | int | float | str]:
+    """Return them with numpy's numbers as Python's."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"hparams={given!r}: a map from names to numbers, strings or bools is expected")
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
+    for name, value in plain.items():
+        if not (isinstance(name, str) and name and isinstance(value, (bool, int, float, str))):
+            raise ConfigError(
+                f"hparams: {name!r}: {value!r}: a name with a number, a string or a bool is expected"
+            )
+    return plain

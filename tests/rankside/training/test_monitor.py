@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 
 import mindspore
+import numpy as np
 import pytest
 from mindspore import dataset, nn
 from mindspore.train import Callback, LossMonitor, Model, ModelCheckpoint, SummaryCollector, TimeMonitor
@@ -42,11 +43,57 @@ def _train(*callbacks, steps=6, data=None):
         ("histograms", 3),
         ("histograms", "*.weight"),
         ("hparams", {"layers": [1, 2]}),
+        ("hparams", [1]),
+        ("hparams", 0),
+        ("hparams", {"": 1}),
+        ("hparams", {1: 1}),
+        ("logdir", 5),
+        ("logdir", ""),
+        ("every", 2**70),
+        ("every", "2"),
+        ("log_every", True),
+        ("log_every", 2**70),
+        ("initial_step", 2**70),
+        ("initial_step", 1.0),
+        ("eager_norms_every", np.int64(0)),
+        ("weights_every", np.float64(2.0)),
+        ("histograms", ""),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name_when_the_monitor_is_made(option, value):
     with pytest.raises(ConfigError, match=option):
         RankMonitor(**{option: value})
+
+
+def test_numbers_of_numpy_are_taken_as_pythons(run_dir, graph_mode):
+    five = np.int64(5)
+    monitor = RankMonitor(
+        every=np.int64(2), log_every=np.int32(0), initial_step=five, eager_norms_every=five,
+        layer_norms_every=np.int64(0), fingerprint_every=five, weights_every=np.uint8(3),
+        hparams={"width": np.int64(8), "rate": np.float32(0.5), "tied": np.equal(1, 1)},
+    )  # fmt: skip
+    _train(monitor)
+    monitor.close()
+    assert monitor.failed == {}
+    assert sorted(curve(run_dir, "loss")) == [6, 8, 10, 11]
+    assert sorted(curve(run_dir, "weight-norm/0.weight")) == [6, 10]
+
+
+def test_an_environment_that_cannot_be_right_ends_no_training(run_dir, graph_mode, monkeypatch, caplog):
+    monkeypatch.setenv("RANK_ID", "5")
+    monkeypatch.setenv("RANK_SIZE", "2")
+    witness = Witness()
+    with caplog.at_level(logging.WARNING, "crossrank"):
+        monitor = RankMonitor()
+        _train(monitor, witness)
+    monitor.close()
+    assert len(witness.losses) == 6
+    assert not run_dir.exists()
+    (line,) = [r.message for r in caplog.records if "nothing is recorded" in r.message]
+    assert "RANK_SIZE" in line
+    assert "rank=5: a whole number from 0 to 1 is expected" in line
+    with pytest.raises(ConfigError, match="logdir"):
+        RankMonitor(logdir=5)
 
 
 def test_importing_the_package_imports_no_mindspore():
