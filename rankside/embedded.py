@@ -69,6 +69,12 @@ def locate(config: RankConfig, *, give_up: Callable[[], bool]) -> Location:
     return _wait_for_rank_0(config, give_up)
 
 
+def release(location: Location) -> None:
+    """Let the aggregator that this rank has started, if any, finish once the other ranks have left."""
+    if location.aggregator is not None:
+        os.close(location.aggregator.lifeline)
+
+
 def unjoined_folder(config: RankConfig) -> Path:
     """Return the run folder for ranks that could not learn where their run is; the same on all of them."""
     name = config.scheduler.replace(":", "_") or "single"

@@ -18,6 +18,7 @@ import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
 
+from rankside.embedded import release
 from rankside.entries import Description, Entry, Phase, RawEvent, Session, Summaries, Values
 from rankside.shipper import Shipper
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rankside.config import RankConfig
+    from rankside.embedded import Location
     from rankside.tags import Tag
 
     Value = float | Callable[[], float]
@@ -47,6 +49,7 @@ class Recorder:
         self._wall_clock = wall_clock
         self._queue: deque[Entry] = deque()
         self._shipper: Shipper | None = None
+        self._location: Location | None = None  # of a run that failed and may go on
         self._finished = False
         self._pid = os.getpid()
 
@@ -61,7 +64,14 @@ class Recorder:
             return
         self._finished = False
         if self._shipper is None:
-            shipper = Shipper(self._config, self._queue, self.counters, wall_clock=self._wall_clock)
+            shipper = Shipper(
+                self._config,
+                self._queue,
+                self.counters,
+                wall_clock=self._wall_clock,
+                location=self._location,
+            )
+            self._location = None
             self._put(Session(initial_step))
             try:
                 shipper.start()
@@ -139,15 +149,22 @@ class Recorder:
     def finish(self, *, failed: str | None = None, timeout_seconds: float = 5.0) -> None:
         """Write and deliver what is left, say goodbye, and close; takes at most about `timeout_seconds`.
 
-        failed: what ended training, where it did not end as it should.
+        failed: what ended training, where it did not end as it should; a later `start` then goes on in the same
+        run, until this is called without it.
         """
         shipper = self._shipper
-        if shipper is None or not self._serves():
+        if not self._serves():
+            return
+        if shipper is None:
+            if self._location is not None and not failed:
+                release(self._location)
+                self._location = None
             return
         self._finished = True
         self._shipper = None
         atexit.unregister(self.finish)
         shipper.stop(reason=failed or "", timeout_seconds=timeout_seconds)
+        self._location = shipper.location if failed else None
 
     def _put_values(self, values: Values) -> None:
         if self._shipper is None and not self._finished:

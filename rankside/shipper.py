@@ -65,8 +65,10 @@ class Shipper(threading.Thread):
         counters: Counter[str],
         *,
         wall_clock: Callable[[], float],
+        location: embedded.Location | None = None,
     ) -> None:
         super().__init__(name="crossrank-shipper", daemon=True)
+        self.location = location  # of an earlier start that failed, which this one continues
         self.phase = Phase(STARTING, time.monotonic())
         self._session_wanted = False
         self.flush_wanted = False
@@ -80,7 +82,6 @@ class Shipper(threading.Thread):
         self._writer: EventFileWriter | None = None
         self._uplink: Uplink | None = None
         self._run_dir: Path | None = None
-        self._aggregator: embedded.Aggregator | None = None
         self._resolver = Resolver(self._fail)
         self._newest_tags: tuple[object, tuple[Tag, ...]] = (None, ())
         self._step = 0
@@ -119,13 +120,15 @@ class Shipper(threading.Thread):
 
     def _open(self) -> None:
         config = self._config
-        try:
-            location = embedded.locate(config, give_up=self._stopping.is_set)
-        except (OSError, CrossrankError) as error:
-            self._fail("finding the run", error)
-            location = embedded.Location(embedded.unjoined_folder(config), None)
-        self._aggregator = location.aggregator
-        if location.aggregator is not None:
+        location, continues = self.location, self.location is not None
+        if location is None:
+            try:
+                location = embedded.locate(config, give_up=self._stopping.is_set)
+            except (OSError, CrossrankError) as error:
+                self._fail("finding the run", error)
+                location = embedded.Location(embedded.unjoined_folder(config), None)
+        self.location = location
+        if location.aggregator is not None and not continues:
             _LOGGER.warning(
                 "recording to %s; open it with: crossrank tensorboard %s", *[location.run_dir] * 2
             )
@@ -348,8 +351,9 @@ class Shipper(threading.Thread):
                 self._uplink.close()
         except OSError as error:
             self._fail("closing the connection", error)
-        if self._aggregator is not None:
-            os.close(self._aggregator.lifeline)
+        # After a failure the script may train on, in the same run; else the end of the process closes it.
+        if not self._reason and self.location is not None:
+            embedded.release(self.location)
 
     def _fail(self, what: str, error: BaseException) -> None:
         """Count a failure, and say it once."""

@@ -43,9 +43,8 @@ class ProcessRecord:
 
     def finish(self, failed: str | None = None) -> None:
         """Say goodbye; a later `begin` starts again."""
-        if self._started:
-            self._started = False
-            self.recorder.finish(failed=failed)
+        self._started = False
+        self.recorder.finish(failed=failed)
 
 
 def process_record(config: RankConfig) -> ProcessRecord:

@@ -128,3 +128,27 @@ def test_when_rank_0_is_killed_the_others_finish_and_the_aggregator_ends(job, wi
     within(lambda: not job.aggregators(), 60.0, "the aggregator did not end")
     (run,) = job.runs()
     assert [step for step, _ in scalars(job.folder / "runs" / run / "merged" / "mean")] == list(range(1, 21))
+
+
+_FAILS_ONCE = """
+from rankside import RankConfig, Recorder
+recorder = Recorder(RankConfig.from_environment(logdir="runs"))
+recorder.start(initial_step=0)
+for step in range(1, 11):
+    recorder.log(step, {"loss": float(step)})
+recorder.finish(failed="RuntimeError: boom", timeout_seconds=20.0)
+recorder.start(initial_step=10)
+for step in range(11, 21):
+    recorder.log(step, {"loss": float(step)})
+recorder.finish(timeout_seconds=20.0)
+"""
+
+
+def test_a_process_that_goes_on_after_a_failure_goes_on_in_the_same_run(job, within):
+    environment = {k: v for k, v in job.environment.items() if k not in ("RANK_SIZE", "MS_SCHED_HOST")}
+    command = [sys.executable, "-c", _FAILS_ONCE]
+    subprocess.run(command, cwd=job.folder, env=environment, check=True, timeout=90)
+    within(lambda: not job.aggregators(), 60.0, "the aggregator did not end")
+    (run,) = job.runs()
+    for part in ("rank_0", "merged/mean"):
+        assert scalars(job.folder / "runs" / run / part) == [(step, float(step)) for step in range(1, 21)]
