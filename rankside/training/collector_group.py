@@ -34,6 +34,7 @@ class CollectorGroup:
                 collector.train_begin(training)
             except Exception as error:  # noqa: BLE001 (the edge)
                 self._switch_off(collector, error)
+        self._bind()
 
     def step_begin(self, step: int) -> None:
         """Tell all collectors that a step begins."""
@@ -72,13 +73,14 @@ class CollectorGroup:
 
     def _bind(self) -> None:
         # New lists, so that a loop that runs over the old ones is not disturbed.
+        serving = [collector for collector in self._collectors if collector.serves]
         self._step_begin: list[tuple[Collector, Callable[[int], None]]] = [
             (collector, collector.step_begin)
-            for collector in self._collectors
+            for collector in serving
             if type(collector).step_begin is not Collector.step_begin
         ]
         self._step_end: list[tuple[Collector, Callable[[Draft], None]]] = [
             (collector, collector.step_end)
-            for collector in self._collectors
+            for collector in serving
             if type(collector).step_end is not Collector.step_end
         ]

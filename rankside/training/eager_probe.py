@@ -58,6 +58,11 @@ class EagerProbe(Collector):
         if self._reducer is not None and self._network.grad_reducer is self._reducer:
             self._network.grad_reducer = self._reducer.reducer
 
+    @property
+    def serves(self) -> bool:
+        """Whether it is in place."""
+        return self._reducer is not None
+
     def step_begin(self, step: int) -> None:
         """Have the reducer watched in a step that is due."""
         if self._reducer is None:

@@ -30,6 +30,7 @@ from rankside.training.collector import Collector
 from rankside.training.gradient_norms import Norms, is_known, obstacle, runs_eagerly
 from rankside.training.optimizer_rates import distinct_rates, rate_tags
 from rankside.training.probed_reducer import ProbedReducer
+from rankside.training.rate_table import table_of
 from rankside.training.ring import Ring
 from rankside.training.tensor_value import fetch_mean, snapshots
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rankside.training.collector import Draft, Training
+    from rankside.training.rate_table import RateTable
 
 logger = logging.getLogger("crossrank")
 
@@ -72,7 +74,7 @@ class GradientProbe(Collector):
     @property
     def notes_learning_rate(self) -> bool:
         """Whether the probe records the learning rate."""
-        return self._reading is not None and bool(self._reading.rate_names)
+        return self._reading is not None and bool(self._reading.rates)
 
     @property
     def notes_loss_scale(self) -> bool:
@@ -88,12 +90,14 @@ class GradientProbe(Collector):
             logger.warning("gradient norms are not recorded: %s", reason)
         if reason or runs_eagerly(network):
             return
+        # A cell of the user may not call its reducer at each step, or not at all.
+        rates = distinct_rates(optimizer) if is_known(network) else []
+        tables = _tables(rates, training)
         probe = _probes.get(network)
         if probe is None:
             probe = _probes[network] = ProbedReducer(
                 network.grad_reducer,
-                # A cell of the user may not call its reducer at each step, or not at all.
-                rates=distinct_rates(optimizer) if is_known(network) else [],
+                rates=[None if table else rate for rate, table in zip(rates, tables, strict=True)],
                 global_step=getattr(optimizer, "global_step", None),
                 scale=getattr(network, "scale_sense", None) if is_known(network) else None,
                 layers=len(training.weights) if self._layers_every else 0,
@@ -108,7 +112,7 @@ class GradientProbe(Collector):
             layer_ring=Ring(probe.layer_notes, closed=False),
             norms=Norms(training, probe.reducer, layers=probe.layers > 0),
             has_scale=probe.scale is not None,
-            rate_names=[tag.name for tag in rate_tags(len(probe.rates))] if probe.rates else [],
+            rates=_readings_of_rates(probe, tables),
         )
         self._log_earlier = training.recorder.log
 
@@ -125,6 +129,9 @@ class GradientProbe(Collector):
         before = self._runs
         self._runs = before + draft.steps if self._count is None else self._snapshot(self._count)
         runs = _Runs(before, self._runs, draft.steps)
+        for table in reading.rates.values():
+            if table is not None:
+                table.reach(draft.step)
         for earlier in range(draft.steps - 1, 0, -1):
             fetch = partial(reading.numbers, runs, earlier)
             self._log_earlier(draft.step - earlier, {}, deferred=(fetch,))
@@ -149,6 +156,25 @@ class _Runs(NamedTuple):
         return None if earlier or after == before else after
 
 
+def _tables(rates: Sequence[Any], training: Training) -> list[RateTable | None]:
+    """Return what knows each rate by the optimizer's count of steps, as far as a float32 can hold that."""
+    tables = [table_of(rate, training) for rate in rates]
+    return [table if table is not None and table.last < 1 << 24 else None for table in tables]
+
+
+def _readings_of_rates(
+    probe: ProbedReducer, tables: Sequence[RateTable | None]
+) -> dict[str, RateTable | None]:
+    """Return, by tag, the table that turns what was noted into the rate, or None where it is the rate.
+
+    Nothing where a probe that an earlier training has put in place notes a count that no table knows.
+    """
+    noted = list(zip(rate_tags(len(probe.rates)), probe.counts, tables, strict=False))
+    if any(counts and table is None for _, counts, table in noted):
+        return {}
+    return {tag.name: table if counts else None for tag, counts, table in noted}
+
+
 def _whole(number: Any) -> int:
     return number if isinstance(number, int) else int(fetch_mean(number))
 
@@ -161,15 +187,16 @@ class _Reading:
     layer_ring: Ring
     norms: Norms
     has_scale: bool
-    rate_names: Sequence[str]
+    rates: Mapping[str, RateTable | None]
 
     def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, float]:
         run = runs.of_step(earlier)
         if run is None:
             return {}
-        local, total, scale, *rates = self.ring.row(run).tolist()
-        values = dict(zip(self.rate_names, rates, strict=True))
-        values |= self.norms.of_all(local, total)
+        local, total, scale, *noted = self.ring.row(run).tolist()
+        values = self.norms.of_all(local, total)
+        for (name, table), rate in zip(self.rates.items(), noted, strict=False):
+            values[name] = rate if table is None else table.at(int(rate))
         if self.has_scale:
             values["loss-scale"] = scale
         return values

@@ -38,6 +38,11 @@ class NetworkGraph(Collector):
         graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE
         self._training = training if graph_mode and training.rank == 0 else None
 
+    @property
+    def serves(self) -> bool:
+        """Whether there will be a graph to take."""
+        return self._training is not None
+
     def step_end(self, draft: Draft) -> None:  # noqa: ARG002 (the interface)
         """Take the graph after the first step."""
         if self._training is None:

@@ -51,18 +51,21 @@ class LearningRate(Collector):
             self._tables = [table_of(rate, training) for rate in self._rates]
         training.recorder.describe(*self._tags)
 
+    @property
+    def serves(self) -> bool:
+        """Whether the probe does not tell."""
+        return not self._probe_tells
+
     def step_begin(self, step: int) -> None:
         """Ask the optimizer, where nobody else will tell."""
         steps, self._step = step - self._step, step
         self._before_step = []
-        if not self._returned and not self._probe_tells and self._reports(step):
+        if not self._returned and self._reports(step):
             rates = zip(self._rates, self._tables, strict=True)
             self._before_step = [self._ask(rate, table, steps) for rate, table in rates]
 
     def step_end(self, draft: Draft) -> None:
         """Add the rate or rates; of a dataset sink, those of its last step."""
-        if self._probe_tells:
-            return
         returned = draft.output.learning_rate
         self._returned = returned is not None and len(self._rates) <= 1
         if self._returned:

@@ -60,6 +60,11 @@ class MindformersNumbers(Collector):
                     self._turn_to_tensorboard(callback)
                 self._replace(callback, "tensor_writer", _Writer(self, callback.tensor_writer))
 
+    @property
+    def serves(self) -> bool:
+        """Whether there is a writer of mindformers'."""
+        return bool(self._given_back)
+
     def step_begin(self, step: int) -> None:
         """Note the step at which what is written will stand."""
         self._report_late()

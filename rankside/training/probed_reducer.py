@@ -2,10 +2,13 @@
 
 Each step writes one row of a ring:
 
-    mark | local half square | global half square | loss scale | learning rate of group 0, 1, ... | mark
+    mark | local half square | global half square | loss scale | rate 0, 1, ... | mark
 
 float32; the mark is the number of the step, in this ring, as float32; a half square is half the sum of the
-squares of all gradients. The ring of layers holds `mark | half square of each gradient before the reduction`.
+squares of all gradients. A rate is that of a parameter group, or the optimizer's count of steps where the host knows
+the group's rate by it, which saves the graph the kernels of a schedule.
+
+The ring of layers holds `mark | half square of each gradient before the reduction`.
 """
 
 from __future__ import annotations
@@ -37,16 +40,17 @@ def _half_square_of_rows(gradient: Any) -> Any:
 class ProbedReducer(nn.Cell):  # type: ignore[misc]
     """Takes the place of a train cell's gradient reducer, and calls it.
 
-    reducer: the train cell's own. rates: parameters or schedule cells, one a parameter group, at the optimizer's
-    `global_step`. scale: the train cell's loss scale parameter, or None. layers: number of gradients whose norms
-    are noted one by one, or 0.
+    reducer: the train cell's own. rates: one a parameter group: a parameter, a schedule cell to be asked at the
+    optimizer's `global_step`, or None for that count itself. scale: the train cell's loss scale parameter, or None.
+    layers: number of gradients whose norms are noted one by one, or 0.
     """
 
     def __init__(self, reducer: Any, *, rates: list[Any], global_step: Any, scale: Any, layers: int) -> None:
         super().__init__(auto_prefix=False)
         self.reducer = reducer
         self.reduces = reduces(reducer)
-        self.rates = tuple(rates)
+        self.counts = tuple(rate is None for rate in rates)
+        self.rates = tuple(global_step if rate is None else rate for rate in rates)
         self.schedules = tuple(isinstance(rate, nn.Cell) for rate in rates)
         self.global_step = global_step
         self.scale = scale

@@ -36,9 +36,14 @@ class RateTable:
         self._rates = array("f")
         self.reach(step + 1)
         counts = [first, first + len(self._rates) - 1]
-        alone = [schedule(Tensor([count], int32)).reshape(()).asnumpy() for count in counts]
+        alone = [schedule.construct(Tensor([count], int32)).reshape(()).asnumpy() for count in counts]
         if not np.allclose([self.at(count) for count in counts], alone, atol=0.0):
             raise ValueError("the schedule returns other rates for many counts than for one")
+
+    @property
+    def last(self) -> int:
+        """The count at the last step of the training."""
+        return self._first + self._length - 1
 
     def reach(self, step: int) -> None:
         """Know the rates up to this step of the training; on the training thread, since it runs the schedule."""
@@ -46,7 +51,8 @@ class RateTable:
         while (known := len(self._rates)) < wanted:
             count = max(wanted - known, min(_STEPS, self._length - known))
             start = self._first + known
-            rates = self._schedule(Tensor(np.arange(start, start + count), int32)).asnumpy()
+            # Not by way of the cell's call, which in graph mode would compile it anew for each number of counts.
+            rates = self._schedule.construct(Tensor(np.arange(start, start + count), int32)).asnumpy()
             if rates.shape != (count,):
                 raise ValueError(f"the schedule returned the shape {rates.shape} for {count} counts")
             self._rates.extend(rates.tolist())

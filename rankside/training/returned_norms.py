@@ -28,10 +28,13 @@ class ReturnedNorms(Collector):
     def __init__(self, probe: GradientProbe | None) -> None:
         self._probe = probe
 
+    @property
+    def serves(self) -> bool:
+        """Whether the probe does not know the norms."""
+        return self._probe is None or not self._probe.notes_norms
+
     def step_end(self, draft: Draft) -> None:
-        """Add what the train cell returned, unless the probe knows it."""
-        if self._probe is not None and self._probe.notes_norms:
-            return
+        """Add what the train cell returned."""
         if draft.output.norm is not None:
             draft.values["grad-norm"] = later(draft.output.norm)
         if draft.output.local_norms is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from mindspore import Tensor
+
 from rankside.training.tensor_value import is_tensor
 
 
@@ -31,6 +33,8 @@ def read_output(outputs: Any) -> StepOutput:
     is the mark of both tuples, since a cell of the user may return a tuple of anything: of others, and of
     lists, the first tensor is taken as the loss; of a dict, `loss`, or else the first tensor.
     """
+    if isinstance(outputs, Tensor):
+        return StepOutput(outputs)
     if isinstance(outputs, dict):
         loss = outputs.get("loss")
         return StepOutput(loss=loss if loss is not None else _first_tensor(outputs.values()))

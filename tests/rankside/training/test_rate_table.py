@@ -63,3 +63,11 @@ class _Shifted(LearningRateSchedule):
 def test_a_schedule_that_mixes_its_counts_is_refused(schedule):
     with pytest.raises(ValueError, match="the schedule return"):
         RateTable(schedule, first=0, step=0, length=10)
+
+
+def test_graph_mode_compiles_nothing_to_ask_a_schedule(graph_mode):
+    schedule = nn.CosineDecayLR(0.01, 0.1, 50)
+    table = RateTable(schedule, first=0, step=0, length=50)
+    expected = 0.01 + 0.045 * (1 + np.cos(np.pi * np.arange(50) / 50))
+    np.testing.assert_allclose([table.at(count) for count in range(50)], expected, rtol=1e-5)
+    assert not schedule.compile_cache
