@@ -46,7 +46,7 @@ class DetectionSettings:
         "for which a rank must have reported a tag before it can be called an outlier",
     )
     outlier_false_alarms: float = _threshold(
-        5e-8, 1e-15, 1e-2, "", "false outliers allowed per rank, tag and step of healthy training"
+        7e-8, 1e-15, 1e-2, "", "false outliers allowed per rank, tag and step of healthy training"
     )
     outlier_widening: float = _threshold(
         30.0,

@@ -24,6 +24,8 @@ BoolArray = npt.NDArray[np.bool_]
 
 _REFRESH_STEPS = 8
 _SCALE_STEPS = 2048
+# Noise keeps its autocorrelation longer than its size, and long sums of scores need it to a few thousandths.
+_PHI_STEPS = 8192
 _LARGEST_PHI = 0.95
 _TURMOIL_GAIN = 1 / 8
 _SMALLEST_CROWD = 3
@@ -39,8 +41,9 @@ _LEARNT_TURMOIL = 2.0
 class _Row(IntEnum):
     """What is remembered of each rank and tag.
 
-    COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER, LAGGED: mean of the squared
-    deviation, and of its product with the one before. PREVIOUS: the last deviation. SCALE: variance of the
+    COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER: mean of the squared
+    deviation. ENERGY, LAGGED: over longer, of a deviation and the one before, the
+    mean of their squares and their product (Burg, 1967). PREVIOUS: the last deviation. SCALE: variance of the
     whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one
     autocorrelation. TURMOIL: recent size of the scores of the whole group, 1 when as usual. WILD: share of
     scores beyond the bound. HEAVY: 1 where most ranks of the group have more of these than normal noise has.
@@ -58,6 +61,7 @@ class _Row(IntEnum):
     TURMOIL = 9
     WILD = 10
     HEAVY = 11
+    ENERGY = 12
 
 
 class Scores(NamedTuple):
@@ -211,6 +215,8 @@ class Whitener:
 
         gain = np.where(learning, 1 / np.minimum(count + 1, self._settings.baseline_steps), 0.0)
         quick = np.where(learning & ~suspect, 1 / np.minimum(count + 1, _SCALE_STEPS), 0.0)
+        follows = learning & ~suspect & (previous != 0)
+        slow = np.where(follows, 1 / np.minimum(count + 1, _PHI_STEPS), 0.0)
         move = gain * bounded
         state[_Row.LEVEL] += move
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -218,7 +224,10 @@ class Whitener:
             moved = np.where(scale > 0, move * (1 - phi) / scale, 0.0)
         state[_Row.CENTRE] += gain * error - np.where(early, 0.0, moved)
         state[_Row.POWER] += quick * (bounded * bounded - state[_Row.POWER])
-        state[_Row.LAGGED] += quick * (bounded * previous - state[_Row.LAGGED])
+        # Of the two the first is larger, and the second smaller, than from the true level by equal parts.
+        both = 0.5 * (bounded * bounded + previous * previous)
+        state[_Row.ENERGY] += slow * (both - state[_Row.ENERGY])
+        state[_Row.LAGGED] += slow * (bounded * previous - state[_Row.LAGGED])
         size = np.where(early, innovation, bare * np.minimum(turmoil, _LEARNT_TURMOIL) * scale)
         state[_Row.SCALE] += quick * (size * size - state[_Row.SCALE])
         state[_Row.WILD] += quick * (wild - state[_Row.WILD])
@@ -263,11 +272,12 @@ def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Flo
 
 
 def _refresh(state: Float64Array, grouping: Grouping) -> None:
-    count, power = state[_Row.COUNT], state[_Row.POWER]
+    count, energy = state[_Row.COUNT], state[_Row.ENERGY]
     with np.errstate(divide="ignore", invalid="ignore"):
-        raw = state[_Row.LAGGED] / power
-        # Estimates from short series are too small by about (1 + 3 phi) / n (Kendall, 1954).
-        unbiased = np.where((count > 2 * _REFRESH_STEPS) & (power > 0), raw + (1 + 3 * raw) / count, np.nan)
+        raw = state[_Row.LAGGED] / energy
+        # Estimates from short series are too small by about 2 phi / n where the level is no part of the estimate, being
+        # known from what was before (Bartlett, 1946; Kendall, 1954, where it is).
+        unbiased = np.where((count > 2 * _REFRESH_STEPS) & (energy > 0), raw + 2 * raw / count, np.nan)
     pooled = median(grouping.gather(unbiased))
     wide = np.broadcast_to(pooled[:, None], (len(pooled), grouping.members.shape[1], pooled.shape[1]))
     phi = grouping.scatter(wide)

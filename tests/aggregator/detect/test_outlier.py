@@ -148,3 +148,19 @@ def test_a_restart_forgets_what_was_learnt():
     for _ in range(150):
         run.feed(noisy(rng, 4) + np.array([0, 0, 2, 0]))
     assert run.findings == []
+
+
+def test_a_tag_of_every_tenth_step_is_judged_by_its_own_reports_and_dated_by_its_own_steps():
+    rng = np.random.default_rng(13)
+    run = World("loss", "local-grad-norm")
+    for step in range(1, 6001):
+        loss, norm = noisy(rng, 8), np.exp(0.1 * rng.normal(size=8))
+        norm[3] *= np.exp(0.09 * (step >= 4000))
+        if step % 10:
+            run.feed(loss, tag_ids=[0])
+        else:
+            run.feed(loss, norm)
+    (finding,) = run.opened("outlier")
+    assert (finding.ranks, finding.tag) == ((3,), "local-grad-norm")
+    assert abs(finding.first_step - 4000) <= 150
+    assert finding.step <= 5000

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from worlds import World
 
 from aggregator.detect import DetectionSettings, PeerGroups
 from aggregator.detect.whiten import Whitener
@@ -77,3 +78,16 @@ def test_a_rank_without_peers_has_no_scores():
 
 def test_values_that_are_equal_on_all_ranks_do_not_explode():
     assert np.nanmax(np.abs(scores_of(np.full((100, 4), 3.0)))) == 0
+
+
+def test_nothing_slow_is_left_in_scores_over_four_hundred_steps_where_a_detector_holds_suspects_back():
+    rng = np.random.default_rng(8)
+    run, seen = World("loss", groups=PeerGroups.from_layout({"dp": 16, "pp": 16})), []
+    whitener = run.detector._outlier._whitener
+    observe = whitener.observe
+    whitener.observe = lambda *values, **masks: seen.append(observe(*values, **masks)) or seen[-1]
+    for row in autoregressive(rng, 2800, 256, 0.8):
+        run.feed(row)
+    scores = np.array([each.score[:, 0] for each in seen[1200:]])
+    assert abs(np.mean(scores[1:] * scores[:-1])) < 0.004
+    assert abs(scores.reshape(4, 400, 256).sum(axis=1).var() / 400 - 1) < 0.12
