@@ -67,7 +67,7 @@ class MovingSums:
         newest = np.clip(np.rint(score * _PARTS), -_LARGEST, _LARGEST).astype(np.int8)
         place = self._taken[0, 0, ids]
         hundredths = np.rint(phi * (_PHIS - 1)).astype(np.int64)
-        largest = np.zeros(score.shape)
+        largest = np.zeros_like(score)
         for total, window, (first, later) in zip(self._sums, _WINDOWS, self._weights, strict=True):
             leaving = self._ring[(place - window.scores) % len(self._ring), :, ids].T
             within = total[:, ids] + newest - leaving

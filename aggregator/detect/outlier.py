@@ -130,8 +130,9 @@ class OutlierDetector:
         return tuple(findings)
 
     def _suspects(self, shape: tuple[int, ...], ids: Int64Array) -> tuple[BoolArray, BoolArray]:
-        frozen = np.zeros(shape, dtype=np.bool_)
-        excluded = np.zeros(shape, dtype=np.bool_)
+        # Tag by tag in memory, as what is selected by tag is: numpy is several times slower where this is mixed.
+        frozen = np.zeros(shape, dtype=np.bool_, order="F")
+        excluded = np.zeros(shape, dtype=np.bool_, order="F")
         for fault in self._faults:
             for index in fault.parted:
                 column = np.flatnonzero(ids == index)

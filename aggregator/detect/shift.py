@@ -109,7 +109,7 @@ class ShiftTest:
         jumps = self._jumps[:, :, ids]
         first = _JUMP / np.sqrt(1 - phi * phi)
         later = first * (1 - phi)
-        strength, since = np.zeros(bare.shape), np.zeros(bare.shape)
+        strength, since = np.zeros_like(bare), np.zeros_like(bare)
         for side, sign in ((0, 1.0), (1, -1.0)):
             going_on = jumps[side] + later * (sign * bare - 0.5 * later)
             begun = first * (sign * bare - 0.5 * first)
