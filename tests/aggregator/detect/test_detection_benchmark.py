@@ -1,21 +1,14 @@
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
+
+from tests.benchmarks.detection.cases import benchmark
 
 # The benchmark is run once, in the first test that asks for it.
 pytestmark = pytest.mark.timeout(600)
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "detection.py"
 
 
 @pytest.fixture(scope="module")
 def rows():
-    specification = importlib.util.spec_from_file_location("detection_benchmark", BENCHMARK)
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
-    return list(module.benchmark(quick=True, seed=1))
+    return list(benchmark(quick=True, seed=1))
 
 
 def test_hard_faults_are_all_found_on_the_right_rank_within_a_step(rows):
