@@ -12,10 +12,10 @@ from rankside.errors import ConfigError
 def whole(name: str, value: object, *, least: int, most: int) -> int:
     """Return a whole number of any kind, such as numpy's, as an int; raises `ConfigError` for anything else."""
     try:
-        number = -1 if _is_bool(value) else operator.index(value)  # type: ignore[arg-type]
+        number = least - 1 if _is_bool(value) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = least - 1
-    if _is_bool(value) or not least <= number <= most:
+    if not least <= number <= most:
         raise ConfigError(f"{name}={value!r}: a whole number from {least} to {most} is expected")
     return number
 

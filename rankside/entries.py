@@ -28,7 +28,7 @@ class Values(NamedTuple):
 
     step: int
     values: Mapping[str, Value]
-    deferred: Sequence[Callable[[], Mapping[str, float]]]
+    deferred: Sequence[Callable[[], Mapping[str, Value]]]
     wall_time: float
     alone: bool = False
 

@@ -89,7 +89,7 @@ class Recorder:
         step: int,
         values: Mapping[str, Value],
         *,
-        deferred: Sequence[Callable[[], Mapping[str, float]]] = (),
+        deferred: Sequence[Callable[[], Mapping[str, Value]]] = (),
     ) -> None:
         """Record values of a step.
 

@@ -41,9 +41,9 @@ _LEARNT_TURMOIL = 2.0
 class _Row(IntEnum):
     """What is remembered of each rank and tag.
 
-    COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER: mean of the squared
-    deviation. ENERGY, LAGGED: over longer, of a deviation and the one before, the
-    mean of their squares and their product (Burg, 1967). PREVIOUS: the last deviation. SCALE: variance of the
+    COUNT: steps learnt from. LEVEL: the rank's own offset from its peers. POWER: mean of the squared deviation.
+    ENERGY, LAGGED: over longer, of a deviation and the one before, the mean of their squares and their product
+    (Burg, 1967). PREVIOUS: the last deviation. SCALE: variance of the
     whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one
     autocorrelation. TURMOIL: recent size of the scores of the whole group, 1 when as usual. WILD: share of
     scores beyond the bound. HEAVY: 1 where most ranks of the group have more of these than normal noise has.

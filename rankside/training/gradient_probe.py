@@ -189,14 +189,15 @@ class _Reading:
     has_scale: bool
     rates: Mapping[str, RateTable | None]
 
-    def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, float]:
+    def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, Any]:
         run = runs.of_step(earlier)
         if run is None:
             return {}
         local, total, scale, *noted = self.ring.row(run).tolist()
-        values = self.norms.of_all(local, total)
+        values: dict[str, Any] = {**self.norms.of_all(local, total)}
         for (name, table), rate in zip(self.rates.items(), noted, strict=False):
-            values[name] = rate if table is None else table.at(int(rate))
+            # Looked up apart: a count that the table lacks, since a callback has set it, costs the rate alone.
+            values[name] = rate if table is None else partial(table.at, int(rate))
         if self.has_scale:
             values["loss-scale"] = scale
         return values

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mindspore import Tensor, dataset, nn, ops
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
-from mindspore.train import LearningRateScheduler, Model
+from mindspore.train import Callback, LearningRateScheduler, Model
 from small_training import FiniteCheckedCell, curve, network, samples, tags
 
 from rankside import RankMonitor
@@ -126,3 +126,16 @@ def test_a_cell_that_never_calls_its_reducer_has_its_rate_and_scale_recorded(run
     assert curve(run_dir, "learning-rate") == pytest.approx({1: 0.5, 2: 0.25, 3: 0.125, 4: 0.0625})
     assert curve(run_dir, "loss-scale") == dict.fromkeys((1, 2, 3, 4), 256.0)
     assert "grad-norm" not in tags(run_dir)
+
+
+def test_a_count_that_a_callback_moves_out_of_the_schedule_costs_the_rate_alone(run_dir, graph_mode):
+    class Reset(Callback):
+        def on_train_step_end(self, run_context):
+            parameters = run_context.original_args()
+            if parameters["cur_step_num"] == 4:
+                parameters["optimizer"].global_step.set_data(Tensor([5000], mindspore.int32))
+
+    _train(nn.ExponentialDecayLR(0.1, 0.5, 4), callbacks=[Reset()], probe=True)
+    expected = {step: 0.1 * 0.5 ** ((step - 1) / 4) for step in range(1, 5)}
+    assert curve(run_dir, "learning-rate") == pytest.approx(expected, rel=1e-5)
+    assert list(curve(run_dir, "grad-norm")) == list(range(1, 9))
