@@ -12,8 +12,10 @@ from the rank, such as a data loader's worker, every method does nothing.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
+import threading
 import time
 from collections import Counter, deque
 from typing import TYPE_CHECKING
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 from rankside.embedded import release
 from rankside.entries import Description, Entry, Phase, RawEvent, Session, Summaries, Values
 from rankside.shipper import Shipper
+from rankside.snapshot import snapshots_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +54,8 @@ class Recorder:
         self._shipper: Shipper | None = None
         self._location: Location | None = None  # of a run that failed and may go on
         self._finished = False
+        self._told: set[str] = set()  # what was said about dropped entries
+        self._starting = threading.RLock()  # several threads may log the first value
         self._pid = os.getpid()
 
     def start(self, *, initial_step: int | None = None) -> None:
@@ -62,27 +67,11 @@ class Recorder:
         """
         if not self._serves():
             return
-        self._finished = False
-        if self._shipper is None:
-            shipper = Shipper(
-                self._config,
-                self._queue,
-                self.counters,
-                wall_clock=self._wall_clock,
-                location=self._location,
-            )
-            self._location = None
+        with self._starting:
+            self._finished = False
             self._put(Session(initial_step))
-            try:
-                shipper.start()
-            except RuntimeError as error:  # the system has no thread left
-                self.counters["failed"] += 1
-                _LOGGER.warning("rank %d: nothing is recorded: %s", self._config.rank, error)
-                return
-            self._shipper = shipper
-            atexit.register(self.finish)
-        else:
-            self._put(Session(initial_step))
+            if self._shipper is None:
+                self._start_shipper()
 
     def log(
         self,
@@ -93,15 +82,16 @@ class Recorder:
     ) -> None:
         """Record values of a step.
 
-        step: the training step, from 1. values: numbers by tag, or callables that return one. deferred:
-        callables that return further numbers by tag. Callables run on the background thread. Values of one
-        step may come in several calls; steps must ascend.
+        step: the training step, from 1. values: numbers by tag, or callables that return one; the map, and an
+        array or a tensor in it, may be used again at once. deferred: callables that return further numbers by
+        tag. Callables run on the background thread. Values of one step may come in several calls; steps must
+        ascend.
         """
-        self._put_values(Values(step, values, deferred, self._wall_clock()))
+        self._put_values(step, values, deferred)
 
     def report(self, step: int, values: Mapping[str, Value]) -> None:
         """Record values of a step as a report of their own, whatever the sampling; such as evaluation metrics."""
-        self._put_values(Values(step, values, (), self._wall_clock(), alone=True))
+        self._put_values(step, values, (), alone=True)
 
     def record(self, step: int, make: Callable[[], Iterable[bytes]]) -> None:
         """Write to the rank's event file the serialized Summary.Value messages that `make` returns."""
@@ -152,24 +142,59 @@ class Recorder:
         failed: what ended training, where it did not end as it should; a later `start` then goes on in the same
         run, until this is called without it.
         """
-        shipper = self._shipper
         if not self._serves():
             return
+        with self._starting:
+            shipper, self._shipper = self._shipper, None
+            if shipper is not None:
+                self._finished = True
         if shipper is None:
             if self._location is not None and not failed:
                 release(self._location)
                 self._location = None
             return
-        self._finished = True
-        self._shipper = None
         atexit.unregister(self.finish)
         shipper.stop(reason=failed or "", timeout_seconds=timeout_seconds)
         self._location = shipper.location if failed else None
 
-    def _put_values(self, values: Values) -> None:
+    def _start_shipper(self) -> None:
+        shipper = Shipper(
+            self._config,
+            self._queue,
+            self.counters,
+            wall_clock=self._wall_clock,
+            location=self._location,
+        )
+        self._location = None
+        try:
+            shipper.start()
+        except RuntimeError as error:  # the system has no thread left
+            self.counters["failed"] += 1
+            self._finished = True
+            _LOGGER.warning("rank %d: nothing is recorded: %s", self._config.rank, error)
+            return
+        self._shipper = shipper
+        atexit.register(self.finish)
+
+    def _put_values(
+        self,
+        step: int,
+        values: Mapping[str, Value],
+        deferred: Sequence[Callable[[], Mapping[str, Value]]],
+        *,
+        alone: bool = False,
+    ) -> None:
+        if not self._serves():
+            return
         if self._shipper is None and not self._finished:
-            self.start()
-        self._put(values)
+            with self._starting:
+                if self._shipper is None:
+                    self.start()
+        with contextlib.suppress(
+            Exception
+        ):  # what cannot be taken as it is now is told by the background thread
+            values = snapshots_of(values)
+        self._put(Values(step, values, deferred, self._wall_clock(), alone=alone))
 
     def _serves(self) -> bool:
         return self._config.active and os.getpid() == self._pid
@@ -177,13 +202,18 @@ class Recorder:
     def _put(self, entry: Entry) -> None:
         if not self._serves():
             return
-        if len(self._queue) < self._config.queue_limit:
-            self._queue.append(entry)
-            return
-        self.counters["dropped"] += 1
-        if self.counters["dropped"] == 1:
-            _LOGGER.warning(
-                "rank %d: %d logged entries are waiting to be written; newer ones are dropped and counted",
-                self._config.rank,
-                len(self._queue),
+        if self._finished:
+            self._drop("recording has finished: what is logged before it starts again is dropped and counted")
+        elif len(self._queue) >= self._config.queue_limit:
+            self._drop(
+                f"{self._config.queue_limit} logged entries are waiting to be written; newer ones are dropped and "
+                "counted"
             )
+        else:
+            self._queue.append(entry)
+
+    def _drop(self, why: str) -> None:
+        self.counters["dropped"] += 1
+        if why not in self._told:
+            self._told.add(why)
+            _LOGGER.warning("rank %d: %s", self._config.rank, why)

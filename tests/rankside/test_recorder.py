@@ -259,3 +259,84 @@ def test_values_that_are_logged_one_by_one_keep_up_with_training(run_dir):
     recorder.finish()
     assert not recorder.counters["dropped"]
     assert read(run_dir, "own/49") == [(step, float(step)) for step in range(1, 401)]
+
+
+class _Tensor:
+    """Stands for a parameter of MindSpore, which the next step overwrites in place."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.value
+
+    def asnumpy(self):
+        return np.array(self.value)
+
+    def copy(self):
+        return _Tensor(self.value)
+
+
+@pytest.mark.parametrize("log", [Recorder.log, Recorder.report])
+def test_a_loop_may_use_its_map_and_the_arrays_and_parameters_in_it_again_at_once(run_dir, log):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    array, parameter, values = np.zeros(()), _Tensor(0.0), {}
+    for step in range(1, 201):
+        array[...] = parameter.value = float(step)
+        values.update(loss=float(step), array=array, parameter=parameter)
+        log(recorder, step, values)
+    recorder.finish()
+    for tag in values:
+        assert read(run_dir, tag) == [(step, float(step)) for step in range(1, 201)]
+
+
+def test_what_is_no_map_of_values_raises_nothing_and_is_counted(run_dir):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    for values in (None, 3.0, "loss", ["loss"]):
+        recorder.log(1, values)
+    recorder.log(2, {"loss": 1.0})
+    recorder.finish()
+    assert read(run_dir) == [(2, 1.0)]
+    assert recorder.counters["failed"] == 4
+
+
+def test_threads_that_log_their_first_values_at_the_same_time_start_one_background_thread(run_dir):
+    interval, before = sys.getswitchinterval(), threading.active_count()
+    sys.setswitchinterval(1e-6)
+    recorder, barrier = Recorder(RankConfig(run_dir=run_dir)), threading.Barrier(8)
+
+    def log(number):
+        barrier.wait()
+        recorder.log(1, {f"thread/{number}": float(number)})
+
+    threads = [threading.Thread(target=log, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    recorder.finish()
+    assert threading.active_count() == before
+    assert [read(run_dir, f"thread/{number}") for number in range(8)] == [[(1, float(n))] for n in range(8)]
+
+
+def test_what_is_logged_after_the_end_is_counted_and_told_once_and_a_new_start_records_again(run_dir, caplog):
+    recorder = record(run_dir, range(1, 11))
+    recorder.log(11, {"loss": 1.0})
+    recorder.log(12, {"loss": 1.0})
+    assert recorder.counters["dropped"] == 2
+    assert caplog.text.count("recording has finished") == 1
+    recorder.start(initial_step=12)
+    recorder.log(13, {"loss": 1.0})
+    recorder.finish()
+    assert [step for step, _ in read(run_dir)] == [*range(1, 11), 13]
+
+
+def test_a_system_without_a_thread_left_is_told_once_and_disturbs_nothing(run_dir, caplog, monkeypatch):
+    def start(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    recorder = record(run_dir)
+    assert caplog.text.count("nothing is recorded") == 1
+    assert recorder.counters == {"failed": 1, "dropped": 100}
