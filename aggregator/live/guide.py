@@ -42,13 +42,15 @@ class Guide:
 
     def announce(self, finding: Finding) -> None:
         """Take note of a finding."""
+        if self._stop_on_nonfinite and finding.kind == "nonfinite" and finding.status != "closed":
+            metrics = finding.evidence["tags"]  # the loss may follow a gradient norm
+            if isinstance(metrics, list) and "loss" in metrics:
+                self._stop = self._stop or finding.message
         if finding.status != "open":
             return
         self._dense_until = max(self._dense_until, finding.step + _DENSE_STEPS)
         if finding.kind == "stalled":
             self._stacks += 1
-        if self._stop_on_nonfinite and finding.kind == "nonfinite" and finding.tag == "loss":
-            self._stop = self._stop or finding.message
 
     def advise(self, rank: int, incarnation: int) -> messages.Advice:
         """Return what this rank should know now."""
