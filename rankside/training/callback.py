@@ -61,6 +61,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("crossrank")
 
+_ANOTHER_RUNS = "a training that begins while another one of this process runs is not recorded"
+
 
 class RankMonitor(Callback):  # type: ignore[misc]
     """Records this rank's numbers of every training step.
@@ -131,6 +133,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._base = 0
         self._steps_done = 0
         self._step = 0
+        self._evaluating = False
         self._evaluation_began = 0.0
 
     @property
@@ -172,25 +175,29 @@ class RankMonitor(Callback):  # type: ignore[misc]
 
     def on_train_begin(self, run_context: Any) -> None:
         """Find out whether this monitor is the one to record this training."""
-        parameters = run_context.original_args()
-        monitors = [c for c in parameters.get("list_callback") or () if isinstance(c, RankMonitor)]
-        first = monitors[0] if monitors else self
+        if self._training and self._depth > 1:
+            if not self._records(run_context):
+                self._warn_once(_ANOTHER_RUNS)
+            return
+        first = self._is_first(run_context)
         self._begun = False
         self._run_context = run_context
-        self._training = first is self and self._config.active
-        if first is not self:
+        self._training = first and self._config.active
+        if not first:
             self._warn_once("two RankMonitors are in the callback list; only the first one records")
 
     def on_train_epoch_begin(self, run_context: Any) -> None:
         """Begin to record, at the first epoch: only here it is known how many epochs were trained before."""
-        if self._training and not self._begun:
+        if not self._records(run_context):
+            return
+        if not self._begun:
             self._begun = True
             self._guard("start", self._begin_training, run_context.original_args())
         self._phase("fetching data")
 
     def on_train_step_begin(self, run_context: Any) -> None:
         """Take what only exists before a step runs."""
-        if not self._training:
+        if not self._records(run_context):
             return
         began = perf_counter()
         step = self._base + run_context.original_args()["cur_step_num"]
@@ -203,7 +210,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Put together the report of the step, or of the steps of one dataset sink."""
-        if not self._training or self._record is None:
+        if not self._records(run_context) or self._record is None:
             return
         began = perf_counter()
         parameters = run_context.original_args()
@@ -225,24 +232,35 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._stop_where_wanted(run_context)
         self._self_watch.spent(perf_counter() - began)
 
-    def on_train_end(self, run_context: Any) -> None:  # noqa: ARG002 (the interface)
+    def on_train_end(self, run_context: Any) -> None:
         """Give the train cell back as it was, and have everything written soon."""
-        self._end_training()
+        if self._records(run_context):
+            self._end_training()
 
-    def on_eval_begin(self, run_context: Any) -> None:  # noqa: ARG002 (the interface)
+    def on_eval_begin(self, run_context: Any) -> None:
         """Note that the rank is busy with something else."""
+        self._evaluating = self._is_first(run_context)
         self._evaluation_began = perf_counter()
         self._phase("evaluating")
 
     def on_eval_end(self, run_context: Any) -> None:
         """Record what the evaluation returned, at the step that training has reached."""
+        if not self._evaluating:  # another monitor of the list records, or this one stands in it twice
+            return
+        self._evaluating = False
         self._times.exclude(perf_counter() - self._evaluation_began)
         if self._config.active:
             self._guard("evaluation metrics", self._record_evaluation, run_context.original_args())
         self._phase("in a callback" if self._training else "idle")
 
     def _begin_training(self, parameters: Any) -> None:
-        self._record = process_record(self._own_config())
+        record = process_record(self._own_config())
+        if record.in_training:
+            self._training = False
+            self._warn_once(_ANOTHER_RUNS)
+            return
+        self._record = record
+        record.in_training = self._depth > 0  # else nobody would say how it ended
         known = initial_step(parameters) if self._initial_step is None else self._initial_step
         self._steps_done = int(parameters.get("cur_step_num", 0))
         self._base = self._record.begin(known, counted=self._steps_done)
@@ -266,6 +284,14 @@ class RankMonitor(Callback):  # type: ignore[misc]
             )
         )
 
+    def _is_first(self, run_context: Any) -> bool:
+        callbacks = run_context.original_args().get("list_callback") or ()
+        return next((c for c in callbacks if isinstance(c, RankMonitor)), self) is self
+
+    def _records(self, run_context: Any) -> bool:
+        """Whether this is the training that is recorded, not one that a callback of it runs."""
+        return self._training and run_context.original_args() is self._run_context.original_args()
+
     def _finish(self, reason: str | None) -> None:
         if self._record is not None:
             self._record.finish(reason)
@@ -277,10 +303,11 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._training = False
         self._group.train_end()
         if self._record is not None:
+            self._record.in_training = False
             self._record.recorder.flush()
 
     def _record_evaluation(self, parameters: Any) -> None:
-        if self._record is None:
+        if self._record is None or not self._record.started:
             self._record = process_record(self._own_config())
             self._record.begin(self._initial_step or 0)
         numbers, others = evaluation_numbers(parameters)

@@ -21,12 +21,17 @@ _records: dict[tuple[object, ...], ProcessRecord] = {}
 
 
 class ProcessRecord:
-    """The recorder of this process and run, and the last step that was trained (0 before the first)."""
+    """The recorder of this process and run.
+
+    last_step: that was trained, 0 before the first. started: whether what is logged is recorded.
+    in_training: whether a training is being recorded just now; whoever begins and ends one sets it.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.last_step = 0
-        self._started = False
+        self.started = False
+        self.in_training = False
 
     def begin(self, initial_step: int, *, counted: int = 0) -> int:
         """Begin a training that counts on from `counted`; return what to add to its counts to get the step.
@@ -35,15 +40,15 @@ class ProcessRecord:
         again: the numbers go on after the last one.
         """
         base = max(initial_step, self.last_step - counted)
-        if not self._started:
+        if not self.started:
             self.recorder.start(initial_step=base + counted)
-            self._started = True
+            self.started = True
         self.last_step = base + counted
         return base
 
     def finish(self, failed: str | None = None) -> None:
         """Say goodbye; a later `begin` starts again."""
-        self._started = False
+        self.started = False
         self.recorder.finish(failed=failed)
 
 
