@@ -24,6 +24,7 @@ from mindspore.train import Callback
 from rankside.config import RankConfig
 from rankside.errors import ConfigError
 from rankside.schedule import Schedule
+from rankside.snapshot import snapshot
 from rankside.training.collector import Draft, Training
 from rankside.training.collector_group import CollectorGroup
 from rankside.training.eager_probe import EagerProbe
@@ -105,18 +106,20 @@ class RankMonitor(Callback):  # type: ignore[misc]
         graph: bool = True,
     ) -> None:
         super().__init__()
-        options = MonitorOptions(
-            log_every=log_every,
-            initial_step=initial_step,
-            gradient_norms=gradient_norms,
-            eager_norms_every=eager_norms_every,
-            layer_norms_every=layer_norms_every,
-            fingerprint_every=fingerprint_every,
-            weights_every=weights_every,
-            histograms=histograms,
-            hparams={} if hparams is None else hparams,
-            graph=graph,
-        )
+        chosen = {
+            "log_every": log_every,
+            "initial_step": initial_step,
+            "gradient_norms": gradient_norms,
+            "eager_norms_every": eager_norms_every,
+            "layer_norms_every": layer_norms_every,
+            "fingerprint_every": fingerprint_every,
+            "weights_every": weights_every,
+            "histograms": histograms,
+            "hparams": {} if hparams is None else hparams,
+            "graph": graph,
+        }
+        options = MonitorOptions(**chosen)  # type: ignore[arg-type]
+        self._arguments = {"logdir": logdir, "every": every, **chosen}
         self._warned: set[str] = set()
         self._config = self._config_of({"logdir": logdir, "every": every})
         self._initial_step = options.initial_step
@@ -136,6 +139,10 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._evaluating = False
         self._evaluation_began = 0.0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy or pickle this as a new monitor with the same arguments: no training goes along."""
+        return _remade, (type(self), self._arguments)
+
     @property
     def failed(self) -> Mapping[str, str]:
         """What is no longer recorded, and why."""
@@ -149,7 +156,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
             )
             return
         step = self._step if self._training else self._record.last_step
-        self._record.recorder.log(step, {tag: later(value)})
+        self._record.recorder.log(step, {tag: later(snapshot(value))})
 
     def close(self) -> None:
         """Write and deliver everything, and say goodbye, instead of leaving that to the end of the process."""
@@ -396,3 +403,9 @@ class RankMonitor(Callback):  # type: ignore[misc]
         if message not in self._warned:
             self._warned.add(message)
             logger.warning(message)
+
+
+def _remade(kind: type[RankMonitor], arguments: Mapping[str, Any]) -> RankMonitor:
+    monitor = kind.__new__(kind)
+    RankMonitor.__init__(monitor, **arguments)  # a subclass may take other arguments
+    return monitor

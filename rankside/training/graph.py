@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import mindspore
 
@@ -17,6 +18,7 @@ from rankside.training.collector import Collector
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from rankside.recorder import Recorder
     from rankside.training.collector import Draft, Training
 
 logger = logging.getLogger("crossrank")
@@ -24,9 +26,12 @@ logger = logging.getLogger("crossrank")
 # Converting runs at about 20,000 nodes a second beside the training, and TensorBoard does not draw more.
 LIMIT_BYTES = 32 << 20
 
+# By recorder, the train cells whose graphs are in its file: each training may have a monitor of its own.
+_recorded: WeakKeyDictionary[Recorder, WeakSet[Any]] = WeakKeyDictionary()
+
 
 class NetworkGraph(Collector):
-    """The graph of the train cell, once, on rank 0, where it was compiled."""
+    """The graph of the train cell, once a run however often it is trained, on rank 0, where it was compiled."""
 
     name = "network graph"
 
@@ -36,7 +41,8 @@ class NetworkGraph(Collector):
     def train_begin(self, training: Training) -> None:
         """Learn what will be compiled."""
         graph_mode = mindspore.get_context("mode") == mindspore.GRAPH_MODE
-        self._training = training if graph_mode and training.rank == 0 else None
+        known = training.network in _recorded.get(training.recorder, ())
+        self._training = training if graph_mode and training.rank == 0 and not known else None
 
     @property
     def serves(self) -> bool:
@@ -48,6 +54,7 @@ class NetworkGraph(Collector):
         if self._training is None:
             return
         training, self._training = self._training, None
+        _recorded.setdefault(training.recorder, WeakSet()).add(training.network)
         # In a dataset sink, what is compiled is a cell around the train cell.
         cell = training.parameters.get("train_network") or training.network
         model = cell.get_func_graph_proto()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,8 @@ class Memory(Collector):
         del training
         if self._statm is None and Path("/proc/self/statm").exists():
             self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+            # Not at the end of a training: the background thread may be behind.
+            weakref.finalize(self, os.close, self._statm)
         if mindspore.get_context("device_target") != "CPU":
             self._device = getattr(mindspore, "runtime", None) or mindspore.hal
 

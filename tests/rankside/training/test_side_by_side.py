@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import gc
 import logging
+import pickle
+from pathlib import Path
 
+import mindspore
 import pytest
-from mindspore import nn
+from mindspore import Parameter, Tensor, nn
 from mindspore.train import MAE, Callback, Model
 from small_training import Witness, curve, network, samples
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from rankside import RankMonitor
 
@@ -80,3 +86,66 @@ def test_an_evaluation_after_the_end_of_a_training_is_recorded_however_that_ende
     result = model.eval(samples(2), callbacks=[monitor])
     monitor.close()
     assert curve(run_dir, "eval/mae") == pytest.approx({3: result["mae"]}, rel=1e-6)
+
+
+def _pickled(monitor):
+    return pickle.loads(pickle.dumps(monitor))  # noqa: S301 (our own)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, _pickled])
+def test_a_copy_of_a_monitor_that_trains_is_a_monitor_of_its_own(run_dir, graph_mode, copied):
+    copies = []
+
+    class Copies(Callback):
+        def on_train_step_end(self, run_context):
+            if run_context.original_args()["cur_step_num"] == 2:
+                copies.append(copied(monitor))
+
+    monitor, witness = RankMonitor(log_every=0, every={0: 1, 7: 2}, weights_every=3), Witness()
+    _model().train(1, samples(5), callbacks=[monitor, witness, Copies()])
+    _model().train(1, samples(5), callbacks=[*copies, witness])
+    monitor.close()
+    losses = witness.losses
+    expected = {step: losses[step] for step in (*range(1, 9), 10)} | {10: (losses[9] + losses[10]) / 2}
+    assert curve(run_dir, "loss") == pytest.approx(expected, rel=1e-5)
+    assert sorted(curve(run_dir, "weight-norm/0.weight")) == [3, 6, 10]
+
+
+def test_trainings_with_a_monitor_each_leave_no_descriptor_open(run_dir, graph_mode):
+    def train(times):
+        for _ in range(times):
+            monitor = RankMonitor(log_every=0)
+            model.train(1, samples(2), callbacks=[monitor])
+        monitor.close()
+        del monitor
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    model = _model()
+    assert train(1) == train(6)
+
+
+def test_a_graph_is_recorded_once_however_often_it_is_trained(run_dir, graph_mode, caplog):
+    first, second = _model(), _model()
+    for _ in range(3):
+        for model in (first, second):
+            monitor = RankMonitor(log_every=0)
+            model.train(1, samples(2), callbacks=[monitor])
+    monitor.close()
+    (file,) = (run_dir / "rank_0").iterdir()
+    events = list(EventFileLoader(str(file)).Load())
+    assert sum(event.HasField("graph_def") for event in events) == 2
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_parameter_that_is_logged_is_recorded_as_it_was(run_dir):
+    class Own(Callback):
+        def on_train_step_end(self, run_context):
+            parameter.set_data(Tensor(float(run_context.original_args()["cur_step_num"]), mindspore.float32))
+            monitor.log("own", parameter)
+
+    parameter = Parameter(Tensor(0.0, mindspore.float32), name="own")
+    monitor = RankMonitor(log_every=0)
+    _model().train(1, samples(20), callbacks=[monitor, Own()])
+    monitor.close()
+    assert curve(run_dir, "own") == {step: float(step) for step in range(1, 21)}
