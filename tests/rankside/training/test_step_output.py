@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mindspore
+import numpy as np
 import pytest
 from mindspore import Tensor
 
@@ -33,6 +34,13 @@ VECTOR = Tensor([2.0, 3.0], mindspore.float32)
         {"loss": LOSS, "logits": VECTOR},
         {"total": LOSS},
         ((LOSS, RATE), FLAG),
+        ({"logits": VECTOR * 9, "loss": LOSS}, VECTOR),
+        ([{"loss": (LOSS, VECTOR * 9)}],),
+        {"logits": VECTOR * 9, "loss": [LOSS, RATE]},
+        ({"loss": LOSS}, FLAG, SCALE),
+        ({}, (), LOSS),
+        np.float32(2.5),
+        {"loss": np.array([2.0, 3.0])},
     ],
     ids=repr,
 )
