@@ -256,8 +256,6 @@ class NonfiniteDetector:
 
 def _origin(matrix: StepMatrix, where: BoolArray) -> int:
     """Return the column that fewest ranks share, of equals the loss."""
-    hit = where.sum(axis=0)
-    return min(
-        np.flatnonzero(hit).tolist(),
-        key=lambda column: (hit[column], matrix.tags[int(matrix.tag_ids[column])].name != _LOSS, column),
-    )
+    hit = where.sum(axis=0).tolist()
+    loss = [matrix.tags[index].name == _LOSS for index in matrix.tag_ids.tolist()]
+    return min((column for column, ranks in enumerate(hit) if ranks), key=lambda c: (hit[c], not loss[c], c))
