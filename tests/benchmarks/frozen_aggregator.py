@@ -25,7 +25,7 @@ from time import perf_counter
 
 import mindspore
 import numpy as np
-from paired_training import Trainee, add_size, take_turns
+from paired_training import Material, Trainee, add_size, take_turns
 
 from rankside import RankMonitor
 from rankside.config import ENDPOINT_VARIABLE, RUN_DIR_VARIABLE
@@ -81,6 +81,7 @@ def main() -> int:
     logging.disable(logging.WARNING)
     mindspore.set_context(mode=mindspore.GRAPH_MODE, device_target="CPU")
     trainees, monitors = {}, {}
+    material = Material(arguments)
     with contextlib.ExitStack() as stack:
         for kind in KINDS:
             if kind in {"frozen", "working"}:
@@ -88,7 +89,7 @@ def main() -> int:
                 stack.enter_context(serving(folder, frozen=kind == "frozen"))
                 monitors[kind] = RankMonitor(log_every=0)
             callbacks = [monitors[kind]] if kind in monitors else []
-            trainees[kind] = Trainee(partial(list, callbacks), arguments)
+            trainees[kind] = Trainee(partial(list, callbacks), material)
             trainees[kind].train()  # here, since a monitor finds its aggregator when it begins
         take_turns(trainees, rounds=arguments.rounds)
         began = perf_counter()

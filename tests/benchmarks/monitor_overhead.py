@@ -28,7 +28,7 @@ from pathlib import Path
 import mindspore
 import numpy as np
 from mindspore.train import SummaryCollector
-from paired_training import Trainee, add_size, take_turns
+from paired_training import Material, Trainee, add_size, take_turns
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rankside import RankMonitor
@@ -84,7 +84,8 @@ def main() -> int:
 
         callbacks = {"none": list, "monitor": lambda: [monitor], "collector": collectors}
         copies = range(arguments.copies)
-        trainees = {(kind, copy): Trainee(callbacks[kind], arguments) for copy in copies for kind in KINDS}
+        material = Material(arguments)
+        trainees = {(kind, copy): Trainee(callbacks[kind], material) for copy in copies for kind in KINDS}
         take_turns(trainees, rounds=arguments.rounds)
         monitor.close()
         turns = {kind: np.array([trainees[kind, copy].turns for copy in copies]).T for kind in KINDS}

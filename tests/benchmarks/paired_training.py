@@ -26,27 +26,42 @@ def add_size(parser: argparse.ArgumentParser, *, rounds: int, steps: int, batch:
     parser.add_argument("--width", type=int, default=width)
 
 
-class Trainee:
-    """One network, trained a turn at a time.
+class Material:
+    """What trainees share: one network with its optimizer, and the samples.
 
-    callbacks: returns those of the next turn. turns: mean and median step of each turn, in ms.
+    A network that is trained alike but lies elsewhere in memory is faster or slower by more than a monitor costs.
     """
 
-    def __init__(self, callbacks: Callable[[], Sequence[Callback]], arguments: argparse.Namespace) -> None:
-        self.turns = []
-        self._callbacks = callbacks
+    def __init__(self, arguments: argparse.Namespace) -> None:
         mindspore.set_seed(1)
         width, steps = arguments.width, arguments.steps + WARM_UP_STEPS + 1
-        net = nn.SequentialCell(
+        self.net = nn.SequentialCell(
             nn.Dense(16, width), nn.ReLU(), nn.Dense(width, width), nn.ReLU(), nn.Dense(width, 4)
         )
         rng = np.random.default_rng(0)
         x = rng.standard_normal((BATCHES, arguments.batch, 16)).astype(np.float32)
         y = rng.standard_normal((BATCHES, arguments.batch, 4)).astype(np.float32)
         order = np.arange(steps) % BATCHES
-        self._data = dataset.NumpySlicesDataset({"x": x[order], "y": y[order]}, shuffle=False)
-        optimizer = nn.Momentum(net.trainable_params(), nn.CosineDecayLR(0.0, 1e-3, 100_000), 0.9)
-        self._model = Model(net, nn.MSELoss(), optimizer)
+        self._samples = {"x": x[order], "y": y[order]}
+        schedule = nn.CosineDecayLR(0.0, 1e-3, 100_000)
+        self.optimizer = nn.Momentum(self.net.trainable_params(), schedule, 0.9)
+
+    def dataset(self) -> dataset.Dataset:
+        """Return a dataset of the samples; MindSpore wants one of its own for each model."""
+        return dataset.NumpySlicesDataset(self._samples, shuffle=False)
+
+
+class Trainee:
+    """A train cell of its own, compiled by itself, trained a turn at a time.
+
+    callbacks: returns those of the next turn. turns: mean and median step of each turn, in ms.
+    """
+
+    def __init__(self, callbacks: Callable[[], Sequence[Callback]], material: Material) -> None:
+        self.turns = []
+        self._callbacks = callbacks
+        self._data = material.dataset()
+        self._model = Model(material.net, nn.MSELoss(), material.optimizer)
 
     def train(self) -> None:
         """Take one turn."""
