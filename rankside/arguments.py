@@ -32,10 +32,16 @@ def seconds(name: str, value: object) -> float:
 
 
 def path(name: str, value: object) -> Path:
-    """Return a path; raises `ConfigError` unless it is a `Path` or a string that is not empty."""
+    """Return a path that stays where it is when the process changes its folder.
+
+    Raises `ConfigError` unless it is a `Path` or a string that is not empty.
+    """
     if not isinstance(value, (str, Path)) or not str(value).strip() or "\0" in str(value):
         raise ConfigError(f"{name}={value!r}: a path is expected")
-    return Path(value)
+    try:
+        return Path(value).absolute()
+    except OSError:  # the current folder is deleted: whoever writes there will say so
+        return Path(value)
 
 
 def flag(name: str, value: object) -> bool:

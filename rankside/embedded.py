@@ -12,6 +12,7 @@ as soon as the other ranks have left.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -20,11 +21,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rankside.errors import TransportError
-from rankside.private_socket import make_private_endpoint
+from rankside.private_socket import make_private_endpoint, remove_private_endpoint
 from rankside.python_program import python_program
 from rankside.run_record import run_record
 
@@ -39,11 +41,16 @@ _POLL_SECONDS = 0.1
 
 
 class Location(NamedTuple):
-    """Where this rank's run is. endpoint: None where values are recorded to files only."""
+    """Where this rank's run is.
+
+    endpoint: None where values are recorded to files only. aggregator: what this rank has started. trouble: why
+    there is none, where there should be one, or "".
+    """
 
     run_dir: Path
     endpoint: str | None
     aggregator: Aggregator | None = None
+    trouble: str = ""
 
 
 class Aggregator(NamedTuple):
@@ -57,12 +64,12 @@ def locate(config: RankConfig, *, give_up: Callable[[], bool]) -> Location:
     """Return where the run is, starting the aggregator where it is this rank's turn to.
 
     Blocks until it is known; `give_up` is asked now and then whether to stop waiting. Raises
-    `TransportError` when the aggregator does not start or rank 0 does not say where it is.
+    `TransportError` when rank 0 does not say where it is, and OSError when no folder can be made.
     """
     if config.run_dir is not None:
         return Location(config.run_dir, config.endpoint)
     if config.rank == 0:
-        location = _start(config)
+        location = _start(config, give_up)
         if config.scheduler:
             _publish(config.scheduler, location)
         return location
@@ -81,43 +88,73 @@ def unjoined_folder(config: RankConfig) -> Path:
     return config.logdir / f"unjoined-{name}"
 
 
-def make_run_name(logdir: Path, *, now: float) -> str:
-    """Return a name for a run that starts now, one that `logdir` does not hold yet."""
+def make_run_folder(logdir: Path, *, now: float) -> Path:
+    """Make and return a folder for a run that starts now, one that no other process has; raises OSError."""
+    logdir.mkdir(parents=True, exist_ok=True)
     name = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
-    candidates = (name if n == 1 else f"{name}-{n}" for n in range(1, 1_000_000))
-    return next(candidate for candidate in candidates if not (logdir / candidate).exists())
+    for number in itertools.count(1):
+        run_dir = logdir / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            run_dir.mkdir()
+            break
+    return run_dir
 
 
-def _start(config: RankConfig) -> Location:
+def _start(config: RankConfig, give_up: Callable[[], bool]) -> Location:
     now = time.time()
-    run_dir = (config.logdir / make_run_name(config.logdir, now=now)).absolute()
-    run_dir.mkdir(parents=True)
-    entries = run_record(run_dir.name, sys.orig_argv, now=now)
-    (run_dir / "run.json").write_text(json.dumps(entries, indent=2))
-    endpoint = make_private_endpoint()
-    ready_read, ready_write = os.pipe()
-    lifeline_read, lifeline_write = os.pipe()
-    options = ["--run-dir", str(run_dir), "--bind", endpoint, "--world-size", str(config.world_size)]
-    pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
-    with (run_dir / "aggregator.log").open("ab") as log:
-        process = subprocess.Popen(
-            python_program("launch.cli", "main", "serve", *options, *pipes),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=(ready_write, lifeline_read),
-            start_new_session=True,
-        )
-    os.close(ready_write)
-    os.close(lifeline_read)
+    run_dir = make_run_folder(config.logdir, now=now)
     try:
-        ready, _, _ = select.select([ready_read], [], [], _START_SECONDS)
-        if not ready or not os.read(ready_read, 4096):
-            os.close(lifeline_write)
+        entries = run_record(run_dir.name, sys.orig_argv, now=now)
+        (run_dir / "run.json").write_text(json.dumps(entries, indent=2))
+        return _start_aggregator(run_dir, config.world_size, give_up)
+    except (OSError, TransportError) as error:
+        return Location(run_dir, None, trouble=str(error))
+
+
+def _start_aggregator(run_dir: Path, world_size: int, give_up: Callable[[], bool]) -> Location:
+    """Start the aggregator and wait until it is up; where `give_up` comes first, it merges what the files hold."""
+    endpoint = make_private_endpoint()
+    with ExitStack() as where_it_fails, ExitStack() as in_any_case, ExitStack() as once_started:
+        where_it_fails.callback(remove_private_endpoint, endpoint)
+        ready_read, ready_write = _pipe(in_any_case, once_started)
+        lifeline_read, lifeline_write = _pipe(once_started, where_it_fails)
+        options = ["--run-dir", str(run_dir), "--bind", endpoint, "--world-size", str(world_size)]
+        pipes = ["--ready-fd", str(ready_write), "--lifeline-fd", str(lifeline_read)]
+        with (run_dir / "aggregator.log").open("ab") as log:
+            process = subprocess.Popen(
+                python_program("launch.cli", "main", "serve", *options, *pipes),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(ready_write, lifeline_read),
+                start_new_session=True,
+            )
+        once_started.close()
+        is_up = _wait_until_ready(ready_read, give_up)
+        if is_up is None:
             raise TransportError(f"the aggregator did not start; {run_dir / 'aggregator.log'} says why")
-    finally:
-        os.close(ready_read)
-    return Location(run_dir, endpoint, Aggregator(process, lifeline_write))
+        where_it_fails.pop_all()
+    return Location(run_dir, endpoint if is_up else None, Aggregator(process, lifeline_write))
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    read, write = os.pipe()
+    reader.callback(os.close, read)
+    writer.callback(os.close, write)
+    return read, write
+
+
+def _wait_until_ready(ready: int, give_up: Callable[[], bool]) -> bool | None:
+    """Return whether the aggregator has said that it is up; None where it never will."""
+    deadline = time.monotonic() + _START_SECONDS
+    poll = select.poll()  # `select` takes no descriptor above 1023, and a training may have many
+    poll.register(ready, select.POLLIN)
+    while time.monotonic() < deadline:
+        if poll.poll(1000 * _POLL_SECONDS):
+            return True if os.read(ready, 4096) else None
+        if give_up():
+            return False
+    return None
 
 
 def _publish(scheduler: str, location: Location) -> None:

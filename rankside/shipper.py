@@ -29,7 +29,7 @@ from rankside.entries import (
     Summaries,
     Values,
 )
-from rankside.errors import CrossrankError
+from rankside.errors import CrossrankError, TransportError
 from rankside.eventfile import EventFileWriter
 from rankside.gather import Gatherer, Report
 from rankside.machine import machine_name
@@ -88,15 +88,22 @@ class Shipper(threading.Thread):
         self._next_flush = 0.0
         self._stopping = threading.Event()
         self._deadline = 0.0
+        self._locate_until = 0.0
         self._reason = ""
         self._reported: set[str] = set()
 
     def stop(self, *, reason: str, timeout_seconds: float) -> None:
         """Finish everything logged so far, say goodbye, and end; waits at most about `timeout_seconds`."""
         self._reason = reason
-        self._deadline = time.monotonic() + timeout_seconds
+        now = time.monotonic()
+        self._deadline = now + timeout_seconds
+        self._locate_until = now + timeout_seconds / 2
         self._stopping.set()
         self.join(timeout_seconds + 1.0)
+        if self.is_alive():
+            self._fail(
+                "finishing in time", TimeoutError(f"{len(self._queue)} logged entries may not be written")
+            )
 
     def run(self) -> None:
         """Work until stopped."""
@@ -123,11 +130,13 @@ class Shipper(threading.Thread):
         location, continues = self.location, self.location is not None
         if location is None:
             try:
-                location = embedded.locate(config, give_up=self._stopping.is_set)
+                location = embedded.locate(config, give_up=self._is_late_to_locate)
             except (OSError, CrossrankError) as error:
                 self._fail("finding the run", error)
                 location = embedded.Location(embedded.unjoined_folder(config), None)
         self.location = location
+        if location.trouble and not continues:
+            self._fail("starting the aggregator", TransportError(location.trouble))
         if location.aggregator is not None and not continues:
             _LOGGER.warning(
                 "recording to %s; open it with: crossrank tensorboard %s", *[location.run_dir] * 2
@@ -144,6 +153,10 @@ class Shipper(threading.Thread):
             self._fail("making the event file", error)
         if location.endpoint is not None:
             self._connect(location.endpoint, location.run_dir.name, incarnation)
+
+    def _is_late_to_locate(self) -> bool:
+        """Whether the end has come so near that the rest of the time is for what is to be written."""
+        return self._stopping.is_set() and time.monotonic() >= self._locate_until
 
     def _connect(self, endpoint: str, run: str, incarnation: int) -> None:
         config = self._config

@@ -42,7 +42,12 @@ def test_without_msrun_there_is_one_rank():
 
 def test_explicit_arguments_win_and_none_means_not_given():
     config = RankConfig.from_environment(MSRUN, rank=1, every=10, logdir="here", run_dir=None)
-    assert (config.rank, config.every, config.logdir, config.run_dir) == (1, 10, Path("here"), None)
+    assert (config.rank, config.every, config.logdir, config.run_dir) == (
+        1,
+        10,
+        Path("here").absolute(),
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_numbers_of_numpy_are_taken_as_pythons():
     assert numbers == (1, 2, 9, 0.5)
     assert [type(number) for number in numbers] == [int, int, int, float]
     assert config.coordinates == {"dp": 1}
-    assert config.logdir == Path("runs")
+    assert config.logdir == Path("runs").absolute()
     schedule = Schedule(config.every)
     assert [step for step in range(1, 12) if schedule.ends_window(step, step - 1)] == [5, 10]
 

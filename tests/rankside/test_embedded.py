@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rankside.embedded import make_run_folder
 
 _RANK = """
 import sys
@@ -152,3 +155,59 @@ def test_a_process_that_goes_on_after_a_failure_goes_on_in_the_same_run(job, wit
     (run,) = job.runs()
     for part in ("rank_0", "merged/mean"):
         assert scalars(job.folder / "runs" / run / part) == [(step, float(step)) for step in range(1, 21)]
+
+
+# Takes the place of every Python's sitecustomize; what it does to the aggregator, the test says.
+_HINDERED = "import os, pathlib, sys, time\nif 'serve' in sys.orig_argv:\n    {hindrance}\n"
+
+_ENDS_SOON = """
+import os, resource
+from rankside import RankConfig, Recorder
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+kept = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
+before = len(os.listdir("/proc/self/fd"))
+recorder = Recorder(RankConfig.from_environment(logdir="runs"))
+for step in range(1, 21):
+    recorder.log(step, {"loss": float(step)})
+recorder.finish(timeout_seconds=2.0)
+assert len(os.listdir("/proc/self/fd")) == before
+"""
+
+
+def _run_alone(job, hindrance):
+    (job.folder / "hindered").mkdir()
+    (job.folder / "hindered" / "sitecustomize.py").write_text(_HINDERED.format(hindrance=hindrance))
+    environment = {k: v for k, v in job.environment.items() if k not in ("RANK_SIZE", "MS_SCHED_HOST")}
+    environment["PYTHONPATH"] = os.pathsep.join((str(job.folder / "hindered"), environment["PYTHONPATH"]))
+    command = [sys.executable, "-c", _ENDS_SOON]
+    done = subprocess.run(
+        command, cwd=job.folder, env=environment, check=True, timeout=90, capture_output=True, text=True
+    )
+    (run,) = job.runs()
+    return job.folder / "runs" / run, done.stderr
+
+
+def test_a_training_that_ends_before_the_aggregator_is_up_is_in_the_run_and_merged(job, within):
+    run, said = _run_alone(job, "while not pathlib.Path('go').exists(): time.sleep(0.05)")
+    expected = [(step, float(step)) for step in range(1, 21)]
+    assert scalars(run / "rank_0") == expected
+    assert f"recording to {run}" in said
+    (job.folder / "go").touch()
+    within(lambda: not job.aggregators(), 60.0, "the aggregator did not end")
+    assert scalars(run / "merged" / "mean") == expected
+    assert not list(job.folder.glob("crossrank-*/*.sock"))
+
+
+def test_a_rank_whose_aggregator_does_not_start_records_to_the_run_folder_and_says_why(job):
+    run, said = _run_alone(job, "sys.exit('no')")
+    assert scalars(run / "rank_0") == [(step, float(step)) for step in range(1, 21)]
+    assert f"the aggregator did not start; {run / 'aggregator.log'} says why" in said
+    assert "SystemExit: no" in (run / "aggregator.log").read_text()
+    assert not list(job.folder.glob("crossrank-*"))
+
+
+def test_trainings_that_start_in_the_same_second_have_folders_of_their_own(tmp_path):
+    with ThreadPoolExecutor(16) as pool:
+        folders = list(pool.map(lambda _: make_run_folder(tmp_path / "runs", now=0.0), range(64)))
+    assert len(set(folders)) == len(list((tmp_path / "runs").iterdir())) == 64

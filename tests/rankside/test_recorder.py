@@ -340,3 +340,36 @@ def test_a_system_without_a_thread_left_is_told_once_and_disturbs_nothing(run_di
     recorder = record(run_dir)
     assert caplog.text.count("nothing is recorded") == 1
     assert recorder.counters == {"failed": 1, "dropped": 100}
+
+
+def test_a_relative_folder_is_the_one_of_the_time_when_the_settings_were_made(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    recorder = Recorder(RankConfig(run_dir="run", file_bytes=100))
+    recorder.log(1, {"loss": 1.0})
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for step in range(2, 101):
+        recorder.log(step, {"loss": float(step)})
+    recorder.finish()
+    assert [step for step, _ in read(tmp_path / "run")] == list(range(1, 101))
+    assert not recorder.counters["failed"]
+
+
+def test_a_folder_that_is_deleted_under_the_process_disturbs_nothing_and_is_counted(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    recorder = record("run")
+    assert recorder.counters["failed"] == 1
+    assert recorder.counters["unwritten"] == 100
+
+
+def test_a_background_thread_that_does_not_end_in_time_is_told(run_dir, caplog, within):
+    gate, taken = threading.Event(), threading.Event()
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    recorder.log(1, {"loss": lambda: taken.set() or gate.wait(60) or 1.0})
+    within(taken.is_set)
+    recorder.log(2, {"loss": 1.0})
+    recorder.finish(timeout_seconds=0.1)
+    assert "finishing in time failed" in caplog.text
+    gate.set()
