@@ -40,6 +40,7 @@ from rankside.training.loss_scale import LossScale
 from rankside.training.memory import Memory
 from rankside.training.mindformers import MindformersNumbers
 from rankside.training.options import MonitorOptions
+from rankside.training.own_tags import OwnTags
 from rankside.training.parallel_layout import read_coordinates
 from rankside.training.process_record import process_record
 from rankside.training.progress import Progress
@@ -128,6 +129,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._times = Times()
         self._saving = SavingPhase()
         self._self_watch = SelfWatch()
+        self._own_tags = OwnTags()
         self._group = CollectorGroup(self._collectors(options))
         self._depth = 0
         self._training = False
@@ -149,13 +151,17 @@ class RankMonitor(Callback):  # type: ignore[misc]
         return self._group.failed
 
     def log(self, tag: str, value: Any) -> None:
-        """Record a number, or a tensor of one element, of the step that runs or was the last one to run."""
+        """Record a number, or a tensor of one element, of the step that runs or was the last one to run.
+
+        A tag that the monitor would record by itself, such as `loss`, is the script's from then on.
+        """
         if self._record is None:
             self._warn_once(
                 f"log({tag!r}, ...) is not recorded: no training that this monitor records has begun"
             )
             return
         step = self._step if self._training else self._record.last_step
+        self._own_tags.add(tag)
         self._record.recorder.log(step, {tag: later(snapshot(value))})
 
     def close(self) -> None:
@@ -232,6 +238,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
             output=read_output(parameters.get("net_outputs")),
         )
         self._group.step_end(draft)
+        self._own_tags.clear_way(draft)
         self._phase("in a callback")
         self._record.recorder.log(step, draft.values, deferred=draft.deferred)
         self._step = self._record.last_step = step
@@ -326,11 +333,11 @@ class RankMonitor(Callback):  # type: ignore[misc]
         # The probe comes first, since others ask it what it records; the progress line last, since it shows
         # what the others found; and the costly ones after the times, which they would otherwise be part of.
         layers_every = options.layer_norms_every
-        probe = GradientProbe(layers_every=layers_every) if options.gradient_norms else None
-        eager = EagerProbe(every=options.eager_norms_every, layers_every=layers_every)
+        eager_every = options.eager_norms_every
+        probe = GradientProbe(eager_every=eager_every, layers_every=layers_every)
+        eager = EagerProbe(every=eager_every, layers_every=layers_every)
         collectors: list[Collector | None] = [
-            probe,
-            eager if options.gradient_norms else None,
+            *((probe, eager) if options.gradient_norms else ()),
             Loss(),
             LearningRate(self._reports, probe),
             LossScale(probe),
@@ -387,7 +394,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
     def _reports(self, step: int) -> bool:
         if self._record is not None:
             self._schedule.dense_until = self._record.recorder.dense_until
-        return self._schedule.ends_window(step, self._base + self._steps_done)
+        # Before the first step of all none was recorded: that one is a window of its own.
+        return self._schedule.ends_window(step, (self._base + self._steps_done) or -1)
 
     def _phase(self, name: str) -> None:
         if self._record is not None:

@@ -14,7 +14,7 @@ import mindspore
 from mindspore import nn, ops
 
 from rankside.training.collector import Collector
-from rankside.training.gradient_norms import Norms, obstacle, reduces, runs_eagerly
+from rankside.training.gradient_norms import EagerTurns, Norms, obstacle, reduces, runs_eagerly
 from rankside.training.tensor_value import fetch_mean
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ class EagerProbe(Collector):
         self._network: Any = None
         self._reducer: _WatchedReducer | None = None
         self._norms: Norms | None = None
-        self._recorder: Any = None
-        self._first = 0
-        self._layers_due = False
+        self._turns: EagerTurns | None = None
 
     def train_begin(self, training: Training) -> None:
         """Take the reducer's place."""
@@ -50,8 +48,7 @@ class EagerProbe(Collector):
         self._network = training.network
         self._norms = Norms(training, self._network.grad_reducer, layers=self._layers_every > 0)
         self._reducer = self._network.grad_reducer = _WatchedReducer(self._network.grad_reducer)
-        self._recorder = training.recorder
-        self._first = training.base + training.counted + 1
+        self._turns = EagerTurns(training, every=self._every, layers_every=self._layers_every)
 
     def train_end(self) -> None:
         """Give the train cell its own reducer back."""
@@ -65,21 +62,19 @@ class EagerProbe(Collector):
 
     def step_begin(self, step: int) -> None:
         """Have the reducer watched in a step that is due."""
-        if self._reducer is None:
-            return
-        self._layers_due = self._layers_every > 0 and step % self._layers_every == 0
-        due = step == self._first or step % self._every == 0 or step <= self._recorder.dense_until
-        self._reducer.watched = due or self._layers_due
+        if self._reducer is not None and self._turns is not None:
+            self._reducer.watched = self._turns.due(step)
 
     def step_end(self, draft: Draft) -> None:
         """Add what the reducer was given and what it returned."""
-        if self._reducer is None or self._norms is None or self._reducer.noted is None:
+        reducer, norms, turns = self._reducer, self._norms, self._turns
+        if reducer is None or norms is None or turns is None or reducer.noted is None:
             return
-        before, after = self._reducer.noted
-        self._reducer.noted = None
-        draft.deferred.append(partial(_of_all, self._norms, ops.addn(before), ops.addn(after)))
-        if self._layers_due:
-            draft.deferred.append(partial(_of_each, self._norms, before))
+        before, after = reducer.noted
+        reducer.noted = None
+        draft.deferred.append(partial(_of_all, norms, ops.addn(before), ops.addn(after)))
+        if turns.layers_due(draft.step):
+            draft.deferred.append(partial(_of_each, norms, before))
 
 
 class _WatchedReducer(nn.Cell):  # type: ignore[misc]

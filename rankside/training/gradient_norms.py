@@ -57,6 +57,29 @@ class Norms:
         return Tag("grad-norm", TagKind.REPLICATED, "", description)
 
 
+class EagerTurns:
+    """Tells at which steps norms are taken where a train cell runs operation by operation.
+
+    Those are the first of the training, every `every`-th, those that record every parameter's norm (`layers_every`,
+    0 for none), and those for which the aggregator asks for dense reports.
+    """
+
+    def __init__(self, training: Training, *, every: int, layers_every: int) -> None:
+        self._recorder = training.recorder
+        self._first = training.base + training.counted + 1
+        self._every = every
+        self._layers_every = layers_every
+
+    def due(self, step: int) -> bool:
+        """Whether norms are taken at this step."""
+        in_turn = step == self._first or step % self._every == 0 or step <= self._recorder.dense_until
+        return in_turn or self.layers_due(step)
+
+    def layers_due(self, step: int) -> bool:
+        """Whether every parameter's norm is."""
+        return self._layers_every > 0 and step % self._layers_every == 0
+
+
 def reduces(reducer: Any) -> bool:
     """Whether the reducer changes gradients; a rank alone has one that does not."""
     return not isinstance(reducer, nn.Identity)

@@ -19,20 +19,20 @@ late as the ring has rows.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import mindspore
 
 from rankside.training.collector import Collector
-from rankside.training.gradient_norms import Norms, is_known, obstacle, runs_eagerly
+from rankside.training.gradient_norms import EagerTurns, Norms, is_known, obstacle, runs_eagerly
 from rankside.training.optimizer_rates import distinct_rates, rate_tags
+from rankside.training.probe_reading import Reading, Runs, whole
 from rankside.training.probed_reducer import ProbedReducer
 from rankside.training.rate_table import table_of
 from rankside.training.ring import Ring
-from rankside.training.tensor_value import fetch_mean, snapshots
+from rankside.training.tensor_value import snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,11 +45,14 @@ logger = logging.getLogger("crossrank")
 # A compiled graph keeps the probe it was compiled with, so a train cell keeps its probe as long as it lives.
 _probes: WeakKeyDictionary[Any, ProbedReducer] = WeakKeyDictionary()
 
+_PATIENCE_STEPS = 100  # beyond which a train cell that has not called its reducer is told of
+
 
 class GradientProbe(Collector):
     """The tags of `Norms`, and `learning-rate` and `loss-scale`.
 
-    layers_every: steps between two records of every parameter's norm; 0 for none.
+    eager_every: steps between two records where a train cell of the user runs operation by operation, which only
+    shows when it runs. layers_every: steps between two records of every parameter's norm; 0 for none.
 
     Where a train cell accumulates gradients, norms are those of what it hands to its reducer: of the accumulated
     gradients, at the step that reduces them and at no other, or of each step's own, where it reduces first. Under
@@ -59,12 +62,19 @@ class GradientProbe(Collector):
 
     name = "gradient probe"
 
-    def __init__(self, *, layers_every: int = 0) -> None:
+    def __init__(self, *, eager_every: int, layers_every: int = 0) -> None:
+        self._eager_every = eager_every
         self._layers_every = layers_every
         self._network: Any = None
-        self._reading: _Reading | None = None
+        self._reading: Reading | None = None
+        # Of a user's train cell, which may do anything in a step:
+        self._probe: Any = None
+        self._turns: EagerTurns | None = None
         self._count: Any = None
+        self._steps = 0
+        self._told = False
         self._runs: Any = 0
+        self._first_run = 0
 
     @property
     def notes_norms(self) -> bool:
@@ -103,11 +113,15 @@ class GradientProbe(Collector):
                 layers=len(training.weights) if self._layers_every else 0,
             )
         network.grad_reducer = probe
-        self._network = network
+        self._network, self._probe = network, probe
         self._snapshot = snapshots()
-        self._count = None if is_known(network) else probe.count
-        self._runs = int(probe.count.item())
-        self._reading = _Reading(
+        self._turns = self._count = None
+        self._steps = 0
+        if not is_known(network):
+            self._count = probe.count
+            self._turns = EagerTurns(training, every=self._eager_every, layers_every=self._layers_every)
+        self._runs = self._first_run = int(probe.count.item())
+        self._reading = Reading(
             ring=Ring(probe.notes, closed=True),
             layer_ring=Ring(probe.layer_notes, closed=False),
             norms=Norms(training, probe.reducer, layers=probe.layers > 0),
@@ -118,8 +132,17 @@ class GradientProbe(Collector):
 
     def train_end(self) -> None:
         """Give the train cell its own reducer back; a graph that was compiled with the probe keeps it."""
-        if self._reading is not None and isinstance(self._network.grad_reducer, ProbedReducer):
+        if self._reading is None:
+            return
+        if isinstance(self._network.grad_reducer, ProbedReducer):
             self._network.grad_reducer = self._network.grad_reducer.reducer
+        if self._steps and self._count is not None:
+            self._tell_if_idle(self._count)
+
+    def step_begin(self, step: int) -> None:
+        """Have the next gradients noted where that is due."""
+        if self._turns is not None and self._turns.due(step):
+            self._probe.due = True
 
     def step_end(self, draft: Draft) -> None:
         """Add what the probe noted in this step, and in the steps of the same dataset sink before it."""
@@ -127,8 +150,12 @@ class GradientProbe(Collector):
         if reading is None:
             return
         before = self._runs
-        self._runs = before + draft.steps if self._count is None else self._snapshot(self._count)
-        runs = _Runs(before, self._runs, draft.steps)
+        if self._count is None:
+            self._runs = before + draft.steps
+        else:
+            self._runs = self._snapshot(self._count)
+            self._follow_cell(draft)
+        runs = Runs(before, self._runs, draft.steps)
         for table in reading.rates.values():
             if table is not None:
                 table.reach(draft.step)
@@ -140,20 +167,25 @@ class GradientProbe(Collector):
         if reading.norms.layer_names and draft.step // every > (draft.step - draft.steps) // every:
             draft.deferred.append(partial(reading.layers, runs))
 
+    def _follow_cell(self, draft: Draft) -> None:
+        """Leave a user's cell alone until norms are due again, and find out whether it calls its reducer at all."""
+        if self._probe.noted:
+            self._probe.noted = self._probe.due = False
+        early = self._steps < _PATIENCE_STEPS
+        self._steps += draft.steps
+        if early and self._steps >= _PATIENCE_STEPS:
+            draft.deferred.append(partial(self._tell_if_idle, self._runs))
 
-class _Runs(NamedTuple):
-    """How often the probe had run before and after a step, or so many steps of a dataset sink: numbers or tensors."""
-
-    before: Any
-    after: Any
-    steps: int
-
-    def of_step(self, earlier: int) -> int | None:
-        """Return the run of the step that many steps before the last one, None where there was none."""
-        before, after = _whole(self.before), _whole(self.after)
-        if after - before == self.steps:
-            return after - earlier
-        return None if earlier or after == before else after
+    def _tell_if_idle(self, count: Any) -> Mapping[str, float]:
+        if not self._told and whole(count) == self._first_run:
+            self._told = True
+            logger.warning(
+                "gradient norms are not recorded: in %d steps, the train cell %s has not called its gradient reducer; "
+                "they are taken where it does, as in: gradients = self.grad_reducer(gradients)",
+                self._steps,
+                type(self._network).__name__,
+            )
+        return {}
 
 
 def _tables(rates: Sequence[Any], training: Training) -> list[RateTable | None]:
@@ -173,40 +205,6 @@ def _readings_of_rates(
     if any(counts and table is None for _, counts, table in noted):
         return {}
     return {tag.name: table if counts else None for tag, counts, table in noted}
-
-
-def _whole(number: Any) -> int:
-    return number if isinstance(number, int) else int(fetch_mean(number))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """What the background thread has to know to read the probe's rings."""
-
-    ring: Ring
-    layer_ring: Ring
-    norms: Norms
-    has_scale: bool
-    rates: Mapping[str, RateTable | None]
-
-    def numbers(self, runs: _Runs, earlier: int = 0) -> Mapping[str, Any]:
-        run = runs.of_step(earlier)
-        if run is None:
-            return {}
-        local, total, scale, *noted = self.ring.row(run).tolist()
-        values: dict[str, Any] = {**self.norms.of_all(local, total)}
-        for (name, table), rate in zip(self.rates.items(), noted, strict=False):
-            # Looked up apart: a count that the table lacks, since a callback has set it, costs the rate alone.
-            values[name] = rate if table is None else partial(table.at, int(rate))
-        if self.has_scale:
-            values["loss-scale"] = scale
-        return values
-
-    def layers(self, runs: _Runs) -> Mapping[str, float]:
-        run = runs.of_step(0)
-        if run is None:
-            return {}
-        return self.norms.of_each(self.layer_ring.row(run).tolist())
 
 
 def _obstacle(network: Any) -> str:

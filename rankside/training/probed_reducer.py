@@ -40,6 +40,11 @@ def _half_square_of_rows(gradient: Any) -> Any:
 class ProbedReducer(nn.Cell):  # type: ignore[misc]
     """Takes the place of a train cell's gradient reducer, and calls it.
 
+    due: whether to note the gradients where the train cell runs operation by operation, which launches a kernel a
+    gradient from the training thread. noted: whether it did, since this was last cleared. A compiled train cell has
+    the notes in its graph, takes them always, and leaves both as they are. Where the reducer is called several times
+    in a step, the last call's notes are the step's.
+
     reducer: the train cell's own. rates: one a parameter group: a parameter, a schedule cell to be asked at the
     optimizer's `global_step`, or None for that count itself. scale: the train cell's loss scale parameter, or None.
     layers: number of gradients whose norms are noted one by one, or 0.
@@ -47,6 +52,8 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
 
     def __init__(self, reducer: Any, *, rates: list[Any], global_step: Any, scale: Any, layers: int) -> None:
         super().__init__(auto_prefix=False)
+        self.due = True
+        self.noted = False
         self.reducer = reducer
         self.reduces = reduces(reducer)
         self.counts = tuple(rate is None for rate in rates)
@@ -58,6 +65,7 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
         self.map = ops.HyperMap()
         self.add = ops.AddN()
         self.write = ops.ScatterUpdate()
+        self.advance = ops.AssignAdd()
         self.one = Tensor([1], mindspore.int32)
         self.zero = Tensor(0.0, mindspore.float32)
         for name, value in {
@@ -70,6 +78,13 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
             # not hold them.
             object.__setattr__(self, name, parameter)
 
+    def __call__(self, gradients: Any) -> Any:
+        """Return what the reducer returns; called by Python, and by no compiled graph."""
+        if not self.due:
+            return self.reducer(gradients)
+        self.noted = True
+        return super().__call__(gradients)
+
     def construct(self, gradients: Any) -> Any:
         """Return what the reducer returns."""
         before = self.map(_half_square, gradients)
@@ -78,7 +93,7 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
         total = local
         if self.reduces:
             total = self.add(self.map(_half_square, reduced))
-        position = self.count + self.one
+        position = self.advance(self.count, self.one)
         mark = ops.cast(position, mindspore.float32).reshape(())
         row = [mark, local.reshape(()), total.reshape(())]
         if self.scale is not None:
@@ -93,8 +108,7 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
             row.append(ops.cast(rate, mindspore.float32).reshape(()))
         row.append(mark)
         written = self.write(self.notes, position % ROWS, ops.stack(row).reshape((1, -1)))
-        if self.layers:
+        if self.layers and self.layers == len(before):
             layer_row = ops.stack((mark, *before)).reshape((1, -1))
             written = ops.depend(written, self.write(self.layer_notes, position % LAYER_ROWS, layer_row))
-        counted = ops.assign(self.count, ops.depend(position, written))
-        return ops.depend(reduced, counted)
+        return ops.depend(reduced, written)

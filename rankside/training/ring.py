@@ -32,7 +32,7 @@ class Ring:
     def row(self, count: int) -> Float32Array:
         """Return what was noted when the graph ran for the `count`-th time, without the marks; waits for it.
 
-        Raises LookupError where the row is overwritten already.
+        Raises LookupError where the row is overwritten already, or was not written.
         """
         row = self._rows[count % len(self._rows)]
         if not self._is(row, count):
@@ -40,7 +40,7 @@ class Ring:
             row = self._rows[count % len(self._rows)]
             if not self._is(row, count):
                 raise LookupError(
-                    "what the gradient probe noted of a step was overwritten before it was read"
+                    "what the gradient probe noted of a step was overwritten before it was read, or never noted"
                 )
         found: Float32Array = row[1:-1] if self._closed else row[1:]
         return found

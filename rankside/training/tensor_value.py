@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import mindspore
@@ -44,8 +45,16 @@ def _device_copy(parameter: Any) -> Any:
     return parameter.copy()
 
 
+def fetch_one(value: Any) -> float:
+    """Return the value of a tensor of one element; waits for it. Raises ValueError where it has more or none."""
+    shape = tuple(getattr(value, "shape", ()))
+    if prod(shape) != 1:
+        raise ValueError(f"a tensor of the shape {shape} was given, where one element is expected")
+    return fetch_mean(value)
+
+
 def later(value: Any) -> float | Callable[[], float]:
-    """Return a number as it is, and a tensor as a callable that fetches it."""
+    """Return a number as it is, and a tensor of one element as a callable that fetches it."""
     if isinstance(value, (bool, int, float)):
         return float(value)
-    return partial(fetch_mean, value)
+    return partial(fetch_one, value)

@@ -38,7 +38,7 @@ class AccumulatingCell(nn.TrainOneStepCell):
         return loss
 
 
-def _train(**options):
+def _train(*, monitor=None, **options):
     """Train, and again in plain numpy; return loss, norm of the step's own and of the summed gradients by step."""
     mindspore.set_seed(3)
     net = nn.Dense(4, 2)
@@ -46,7 +46,8 @@ def _train(**options):
     cell = AccumulatingCell(
         nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1), **options
     )
-    monitor, data = RankMonitor(log_every=0, layer_norms_every=2), samples(STEPS)
+    monitor = monitor or RankMonitor(log_every=0, layer_norms_every=2, eager_norms_every=1)
+    data = samples(STEPS)
     Model(cell.set_train()).train(1, data, callbacks=[monitor])
     monitor.close()
     losses, own, summed = {}, {}, {}
@@ -72,6 +73,14 @@ def test_what_is_reduced_once_in_three_steps_has_the_accumulated_norm_there_and_
     assert sorted(curve(run_dir, "local-grad-norm/weight")) == [6, 12]
     assert curve(run_dir, "loss") == pytest.approx(losses, rel=1e-4)
     assert sorted(curve(run_dir, "throughput")) == list(range(2, STEPS + 1))
+
+
+def test_what_is_reduced_once_in_three_steps_and_runs_eagerly_has_its_norms_at_the_next_reduction_when_they_are_due(
+    run_dir, pynative_mode
+):
+    _, _, summed = _train(reduces_first=False, monitor=RankMonitor(log_every=0, eager_norms_every=8))
+    expected = pytest.approx({step: summed[step] for step in (3, 9)}, rel=1e-4)
+    assert curve(run_dir, "local-grad-norm") == expected
 
 
 @pytest.mark.usefixtures("mode")

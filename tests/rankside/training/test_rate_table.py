@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import mindspore
 import numpy as np
 import pytest
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
 from mindspore.nn.learning_rate_schedule import LearningRateSchedule
 
 from rankside.training.rate_table import RateTable
@@ -63,6 +64,35 @@ class _Shifted(LearningRateSchedule):
 def test_a_schedule_that_mixes_its_counts_is_refused(schedule):
     with pytest.raises(ValueError, match="the schedule return"):
         RateTable(schedule, first=0, step=0, length=10)
+
+
+MINDSPORES = [
+    nn.CosineDecayLR(0.01, 0.1, 30),
+    nn.ExponentialDecayLR(0.1, 0.9, 7, is_stair=True),
+    nn.ExponentialDecayLR(0.1, 0.9, 7),
+    nn.InverseDecayLR(0.1, 0.5, 7, is_stair=True),
+    nn.InverseDecayLR(0.1, 0.5, 7),
+    nn.NaturalExpDecayLR(0.1, 0.9, 7, is_stair=True),
+    nn.NaturalExpDecayLR(0.1, 0.9, 7),
+    nn.PolynomialDecayLR(0.1, 0.01, 9, 0.5, update_decay_steps=True),
+    nn.PolynomialDecayLR(0.1, 0.01, 9, 0.5),
+    nn.WarmUpLR(0.1, 12),
+]
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("schedule", MINDSPORES, ids=lambda schedule: type(schedule).__name__)
+def test_mindspores_schedules_are_known_as_they_are_for_each_count_and_leave_nothing_in_the_users_folder(
+    schedule, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    table = RateTable(schedule, first=3, step=0, length=40)
+    table.reach(40)
+    alone = [
+        float(schedule.construct(Tensor([count], mindspore.int32)).asnumpy().item()) for count in range(3, 43)
+    ]
+    np.testing.assert_allclose([table.at(count) for count in range(3, 43)], alone, rtol=1e-6)
+    assert not list(tmp_path.iterdir())
 
 
 def test_graph_mode_compiles_nothing_to_ask_a_schedule(graph_mode):
