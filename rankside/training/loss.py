@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mindspore import get_auto_parallel_context
+import numpy as np
+from mindspore import Parameter, get_auto_parallel_context
 
 from rankside.training.collector import Collector
 from rankside.training.parallel_layout import returns_loss
@@ -40,6 +41,8 @@ class Loss(Collector):
         """Add the loss; a train cell that returns none adds nothing."""
         loss = draft.output.loss
         if loss is not None and self._is_there:
+            if isinstance(loss, (Parameter, np.ndarray)):  # the next step overwrites it
+                loss = loss.copy()
             draft.values["loss"] = partial(_mean, loss, self._micro_batches)
 
 

@@ -29,7 +29,8 @@ BINS = 64
 class WeightNorms(Collector):
     """Tags `weight-norm/<parameter>` and `update-ratio/<parameter>`, every `every` steps.
 
-    The ratio is |w - w'| / |w'|, where w' is the weight before the step and w after it; about 1e-3 is sound.
+    The ratio is |w - w'| / |w'|, where w' is the weight before the step and w after it; about 1e-3 is sound. In a
+    dataset sink, before and after all its steps.
     """
 
     name = "weight norms"
@@ -38,11 +39,13 @@ class WeightNorms(Collector):
         self._every = every
         self._parameters: list[Any] = []
         self._before: list[Any] = []
+        self._step = 0
 
     def train_begin(self, training: Training) -> None:
         """Find the trainable parameters."""
         self._parameters = list(training.weights)
         self._before = []
+        self._step = training.base + training.counted
         training.recorder.describe(
             *(Tag(f"weight-norm/{p.name}", TagKind.REPLICATED, "", "L2 norm") for p in self._parameters),
             *(
@@ -58,9 +61,9 @@ class WeightNorms(Collector):
 
     def step_begin(self, step: int) -> None:
         """Copy the weights as they are before the step, where they are due."""
-        self._before = []
-        if step % self._every == 0:
-            self._before = [parameter.copy() for parameter in self._parameters]
+        due = step // self._every > self._step // self._every
+        self._step = step
+        self._before = [parameter.copy() for parameter in self._parameters] if due else []
 
     def step_end(self, draft: Draft) -> None:
         """Reduce the weights and their changes."""

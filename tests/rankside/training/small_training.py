@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from typing import TYPE_CHECKING
 
 import mindspore
 import numpy as np
 from mindspore import dataset, nn
-from mindspore.train import Callback
+from mindspore.train import Callback, RunContext
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 if TYPE_CHECKING:
@@ -48,6 +49,30 @@ def samples(steps: int, *, batch: int = 8, seed: int = 0) -> dataset.Dataset:
     x = rng.standard_normal((steps * batch, 4)).astype(np.float32)
     y = rng.standard_normal((steps * batch, 2)).astype(np.float32)
     return dataset.NumpySlicesDataset({"x": x, "y": y}, shuffle=False).batch(batch)
+
+
+def train_in_sinks(cell, callbacks, *, sink_size, sinks):
+    """Train so many sinks: a CPU has no dataset sink, so the train cell runs several times between step ends."""
+    parameters = {"train_network": cell, "optimizer": cell.optimizer, "cur_step_num": 0}
+    parameters |= {"batch_num": sink_size, "epoch_num": sinks, "list_callback": callbacks}
+    context = RunContext(parameters)
+    batches = samples(sink_size * sinks).create_tuple_iterator()
+    with contextlib.ExitStack() as stack:
+        for callback in callbacks:
+            stack.enter_context(callback)
+            callback.on_train_begin(context)
+        for callback in callbacks:
+            callback.on_train_epoch_begin(context)
+        for sink in range(1, sinks + 1):
+            parameters["cur_step_num"] = sink * sink_size
+            for callback in callbacks:
+                callback.on_train_step_begin(context)
+            for batch in itertools.islice(batches, sink_size):
+                parameters["net_outputs"] = cell(*batch)
+            for callback in callbacks:
+                callback.on_train_step_end(context)
+        for callback in callbacks:
+            callback.on_train_end(context)
 
 
 class Witness(Callback):

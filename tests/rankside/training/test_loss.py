@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import mindspore
 import pytest
-from mindspore import nn
+from mindspore import Parameter, Tensor, nn, ops
 from mindspore.train import Model
 from small_training import Witness, curve, network, samples
 
@@ -20,6 +21,29 @@ def test_every_step_has_the_loss_that_the_train_cell_returned(run_dir):
     monitor.close()
     assert curve(run_dir, "loss") == pytest.approx(witness.losses, rel=1e-6)
     assert sorted(curve(run_dir, "loss")) == list(range(1, 21))
+
+
+class _RunningLoss(nn.TrainOneStepCell):
+    """Returns the sum of the losses so far, in a parameter that each step overwrites."""
+
+    def __init__(self, net, optimizer):
+        super().__init__(net, optimizer)
+        self.total = Parameter(Tensor(0.0, mindspore.float32), name="total", requires_grad=False)
+
+    def construct(self, *inputs):
+        loss = self._no_sens_impl(*inputs)
+        ops.assign(self.total, self.total + loss)
+        return self.total
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_loss_that_the_next_step_overwrites_is_recorded_as_it_was(run_dir):
+    net, witness, monitor = network(), Witness(), RankMonitor(log_every=0)
+    cell = _RunningLoss(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+    Model(cell.set_train()).train(1, samples(30), callbacks=[monitor, witness])
+    monitor.close()
+    assert len(set(witness.losses.values())) == 30
+    assert curve(run_dir, "loss") == pytest.approx(witness.losses, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import mindspore
 import numpy as np
 import pytest
 from mindspore import Tensor, nn
-from mindspore.train import MAE, Callback, Model, RunContext
-from small_training import Witness, curve, network, samples, tags
+from mindspore.train import MAE, Callback, Model
+from small_training import Witness, curve, network, samples, tags, train_in_sinks
 
 from rankside import RankMonitor
 
@@ -121,26 +121,13 @@ def test_windows_are_reduced_and_stand_at_their_last_step(run_dir, graph_mode):
 
 
 def _train_in_sinks(optimizer_of, *, gradient_norms):
-    """Train 12 steps in sinks of 4: a CPU has no dataset sink, so the train cell runs 4 times between step ends."""
+    """Train 12 steps in sinks of 4."""
     mindspore.set_seed(1)
     net = nn.Dense(4, 2)
     cell = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), optimizer_of(net.trainable_params()))
     cell.set_train()
-    parameters = {"train_network": cell, "optimizer": cell.optimizer, "cur_step_num": 0}
-    parameters |= {"batch_num": 4, "epoch_num": 3}
-    context = RunContext(parameters)
     monitor, alone = (RankMonitor(log_every=0, gradient_norms=gradient_norms) for _ in range(2))
-    batches = list(samples(12).create_tuple_iterator())
-    with monitor:
-        monitor.on_train_begin(context)
-        monitor.on_train_epoch_begin(context)
-        for end in (4, 8, 12):
-            parameters["cur_step_num"] = end
-            monitor.on_train_step_begin(context)
-            for batch in batches[end - 4 : end]:
-                parameters["net_outputs"] = cell(*batch)
-            monitor.on_train_step_end(context)
-        monitor.on_train_end(context)
+    train_in_sinks(cell, [monitor], sink_size=4, sinks=3)
     monitor.close()
     assert alone.failed == monitor.failed == {}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mindspore import nn
 from mindspore.train import Callback, Model
-from small_training import curve, network, reader, samples, tags
+from small_training import curve, network, reader, samples, tags, train_in_sinks
 
 from rankside import RankMonitor
 
@@ -63,3 +63,18 @@ def test_nothing_about_weights_is_recorded_unless_asked_for(run_dir, graph_mode)
     Model(net, nn.MSELoss(), nn.SGD(net.trainable_params(), 0.1)).train(1, samples(4), callbacks=[monitor])
     monitor.close()
     assert not [tag for tag in tags(run_dir) if tag.startswith(("weight", "update", "local-grad-norm/"))]
+
+
+def test_in_dataset_sinks_the_interval_is_reached_by_the_sink_that_crosses_it(run_dir, graph_mode):
+    net = network()
+    cell = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params(), 0.1))
+    weights, monitor = Weights(net), RankMonitor(log_every=0, weights_every=3)
+    train_in_sinks(cell.set_train(), [monitor, weights], sink_size=4, sinks=3)
+    monitor.close()
+    expected = {step: np.linalg.norm(weights.after[step]["0.weight"]) for step in (4, 8, 12)}
+    assert curve(run_dir, "weight-norm/0.weight") == pytest.approx(expected, rel=1e-5)
+    moved = {step: weights.after[step]["0.weight"] - weights.before[step]["0.weight"] for step in expected}
+    ratios = {
+        step: np.linalg.norm(moved[step]) / np.linalg.norm(weights.before[step]["0.weight"]) for step in moved
+    }
+    assert curve(run_dir, "update-ratio/0.weight") == pytest.approx(ratios, rel=1e-4)
