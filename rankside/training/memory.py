@@ -37,8 +37,8 @@ class Memory(Collector):
         del training
         if self._statm is None and Path("/proc/self/statm").exists():
             self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-            # Not at the end of a training: the background thread may be behind.
-            weakref.finalize(self, os.close, self._statm)
+            # Not at the end of a training or of the process: the background thread may be behind.
+            weakref.finalize(self, os.close, self._statm).atexit = False
         if mindspore.get_context("device_target") != "CPU":
             self._device = getattr(mindspore, "runtime", None) or mindspore.hal
 

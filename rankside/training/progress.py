@@ -5,9 +5,10 @@ The line is made and printed on the background thread, from the values that are 
 
 from __future__ import annotations
 
+import logging
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rankside.training.collector import Collector
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from rankside.training.collector import Draft, Training
+
+logger = logging.getLogger("crossrank")
 
 _SHOWN = (
     ("loss", "loss", 1.0, ""),
@@ -51,28 +54,39 @@ class Progress(Collector):
         if draft.step // self._every == (draft.step - draft.steps) // self._every:
             return
         known: dict[str, float] = {}
-        shown = {tag for tag, *_ in _SHOWN}
-        for tag in shown & draft.values.keys():
-            value = draft.values[tag]
-            if callable(value):
-                draft.values[tag] = partial(_note_one, known, tag, value)
-            else:
-                known[tag] = value
+        draft.values.update(_noting(known, draft.values))
         draft.deferred[:] = [partial(_note_many, known, several) for several in draft.deferred]
         draft.deferred.append(partial(self._print, draft.step, known))
 
     def _print(self, step: int, known: Mapping[str, float]) -> Mapping[str, float]:
+        training = self._training
+        if training is None:
+            return {}
         parts = [
             f"{label} {known[tag] * factor:.4g}{unit}" for tag, label, factor, unit in _SHOWN if tag in known
         ]
-        training = self._training
-        standing = getattr(training.recorder, "standing", None) if training else None
-        if standing:
-            parts.append(str(standing))
+        if training.recorder.standing:
+            parts.append(training.recorder.standing)
         if any(not math.isfinite(known[tag]) for tag, *_ in _SHOWN if tag in known):
             parts.append("NOT FINITE")
-        self._write(f"step {step}: {', '.join(parts)}")
+        try:
+            self._write(f"step {step}: {', '.join(parts)}")
+        except (OSError, ValueError) as error:  # the terminal is gone, or stdout is closed
+            logger.warning("no more progress lines are printed: %s", error)
+            self._training = None
         return {}
+
+
+def _noting(known: dict[str, float], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as they are to be handed on, so that those that are shown become known."""
+    noting = dict(values)
+    for tag, *_ in _SHOWN:
+        value = values.get(tag)
+        if callable(value):
+            noting[tag] = partial(_note_one, known, tag, value)
+        elif value is not None:
+            known[tag] = value
+    return noting
 
 
 def _note_one(known: dict[str, float], tag: str, fetch: Callable[[], float]) -> float:
@@ -80,7 +94,5 @@ def _note_one(known: dict[str, float], tag: str, fetch: Callable[[], float]) -> 
     return value
 
 
-def _note_many(known: dict[str, float], fetch: Callable[[], Mapping[str, float]]) -> Mapping[str, float]:
-    values = fetch()
-    known.update(values)
-    return values
+def _note_many(known: dict[str, float], fetch: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    return _noting(known, fetch())

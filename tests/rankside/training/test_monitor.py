@@ -245,7 +245,8 @@ def test_the_goodbye_is_left_to_the_end_of_the_process(run_dir):
         capture_output=True,
         text=True,
     )
-    assert sorted(curve(run_dir, "loss")) == [1, 2, 3, 4, 5]
+    for tag in ("loss", "memory"):
+        assert sorted(curve(run_dir, tag)) == [1, 2, 3, 4, 5]
     lines = [line for line in result.stdout.splitlines() if line.startswith("step ")]
     assert [line.split(":")[0] for line in lines] == ["step 2", "step 4"]
     assert all(f" {word} " in lines[0] for word in ("loss", "lr", "grad norm"))
