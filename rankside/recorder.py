@@ -12,7 +12,6 @@ from the rank, such as a data loader's worker, every method does nothing.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import threading
@@ -87,11 +86,20 @@ class Recorder:
         tag. Callables run on the background thread. Values of one step may come in several calls; steps must
         ascend.
         """
+        self.hand_over(step, _as_it_is(values), deferred)
+
+    def hand_over(
+        self,
+        step: int,
+        values: Mapping[str, Value],
+        deferred: Sequence[Callable[[], Mapping[str, Value]]] = (),
+    ) -> None:
+        """Record values as `log` does, of a map and numbers that the caller gives away; nothing is copied."""
         self._put_values(step, values, deferred)
 
     def report(self, step: int, values: Mapping[str, Value]) -> None:
         """Record values of a step as a report of their own, whatever the sampling; such as evaluation metrics."""
-        self._put_values(step, values, (), alone=True)
+        self._put_values(step, _as_it_is(values), (), alone=True)
 
     def record(self, step: int, make: Callable[[], Iterable[bytes]]) -> None:
         """Write to the rank's event file the serialized Summary.Value messages that `make` returns."""
@@ -190,10 +198,6 @@ class Recorder:
             with self._starting:
                 if self._shipper is None:
                     self.start()
-        with contextlib.suppress(
-            Exception
-        ):  # what cannot be taken as it is now is told by the background thread
-            values = snapshots_of(values)
         self._put(Values(step, values, deferred, self._wall_clock(), alone=alone))
 
     def _serves(self) -> bool:
@@ -217,3 +221,11 @@ class Recorder:
         if why not in self._told:
             self._told.add(why)
             _LOGGER.warning("rank %d: %s", self._config.rank, why)
+
+
+def _as_it_is(values: Mapping[str, Value]) -> Mapping[str, Value]:
+    """Return the values as they are now; what cannot be taken is left to the background thread to tell."""
+    try:
+        return snapshots_of(values)
+    except Exception:  # noqa: BLE001 (a caller's value may be anything)
+        return values

@@ -240,7 +240,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._group.step_end(draft)
         self._own_tags.clear_way(draft)
         self._phase("in a callback")
-        self._record.recorder.log(step, draft.values, deferred=draft.deferred)
+        self._record.recorder.hand_over(step, draft.values, draft.deferred)
         self._step = self._record.last_step = step
         self._steps_done = steps_done
         self._stop_where_wanted(run_context)

@@ -128,7 +128,7 @@ class GradientProbe(Collector):
             has_scale=probe.scale is not None,
             rates=_readings_of_rates(probe, tables),
         )
-        self._log_earlier = training.recorder.log
+        self._hand_over = training.recorder.hand_over
 
     def train_end(self) -> None:
         """Give the train cell its own reducer back; a graph that was compiled with the probe keeps it."""
@@ -161,7 +161,7 @@ class GradientProbe(Collector):
                 table.reach(draft.step)
         for earlier in range(draft.steps - 1, 0, -1):
             fetch = partial(reading.numbers, runs, earlier)
-            self._log_earlier(draft.step - earlier, {}, deferred=(fetch,))
+            self._hand_over(draft.step - earlier, {}, (fetch,))
         draft.deferred.append(partial(reading.numbers, runs))
         every = self._layers_every
         if reading.norms.layer_names and draft.step // every > (draft.step - draft.steps) // every:
