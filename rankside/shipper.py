@@ -299,7 +299,7 @@ class Shipper(threading.Thread):
         if self._uplink is None:
             return
         self._flush()  # what the aggregator hears of stands in the file, also when this process is killed
-        self._count_losses(self._uplink)
+        self._count_losses()
         now = time.monotonic()
         phase = self.phase
         try:
@@ -316,11 +316,12 @@ class Shipper(threading.Thread):
             time.sleep(wait_seconds)
         self._counters["unsent"] = self._uplink.dropped
 
-    def _count_losses(self, uplink: Uplink) -> None:
+    def _count_losses(self) -> None:
         if self._writer is not None:
             self._counters["unwritten"] = self._writer.lost_events
-        uplink.entries_dropped = self._counters["dropped"]
-        uplink.events_unwritten = self._counters["unwritten"]
+        if self._uplink is not None:
+            self._uplink.entries_dropped = self._counters["dropped"]
+            self._uplink.events_unwritten = self._counters["unwritten"]
 
     def _flush_when_due(self) -> None:
         now = time.monotonic()
@@ -340,10 +341,16 @@ class Shipper(threading.Thread):
     def _say_goodbye(self) -> None:
         """Stay until everything has arrived, as long as the aggregator answers, or may again, and time allows."""
         self._close_file()
+        self._count_losses()
+        if self._counters["unwritten"]:
+            _LOGGER.warning(
+                "rank %d: %d events are not in its event file, which the disk did not take",
+                self._config.rank,
+                self._counters["unwritten"],
+            )
         uplink = self._uplink
         if uplink is None:
             return
-        self._count_losses(uplink)
         uplink.ask_anew()
         while not uplink.delivered and uplink.responsive and time.monotonic() < self._deadline:
             uplink.beat(now=time.monotonic(), step=self._step, phase="leaving", phase_seconds=0.0)

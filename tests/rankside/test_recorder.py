@@ -373,3 +373,20 @@ def test_a_background_thread_that_does_not_end_in_time_is_told(run_dir, caplog, 
     recorder.finish(timeout_seconds=0.1)
     assert "finishing in time failed" in caplog.text
     gate.set()
+
+
+def test_what_a_disk_does_not_take_is_counted_and_told_without_an_aggregator_too(run_dir):
+    program = (
+        "import resource, sys; from pathlib import Path; from rankside import RankConfig, Recorder\n"
+        "recorder = Recorder(RankConfig(run_dir=Path(sys.argv[1])))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))\n"
+        "for step in range(1, 1001): recorder.log(step, {'loss': 1.0})\n"
+        "recorder.finish()\n"
+        "print(recorder.counters['unwritten'])\n"
+    )
+    command = [sys.executable, "-c", program, str(run_dir)]
+    done = subprocess.run(command, check=True, timeout=60, capture_output=True, text=True)
+    written = len(read(run_dir))
+    assert 0 < written < 1000
+    assert int(done.stdout) == 1000 - written
+    assert f"{1000 - written} events are not in its event file" in done.stderr
