@@ -34,6 +34,9 @@ _HEAVY_SHARE = 0.003
 _HEAVY_BOUND = 0.6
 _LARGEST_TURMOIL = 8.0
 _NEW_REGIME = 4.0
+_LEAST_SCALE = 1 / 3
+_ROUNDING = 1e-3  # parts of the floor, below which a difference is none
+_CHANGE = 0.25  # part of a deviation, below which it has not changed, but been learnt as a part of the level
 # Noise that grows, as it does when training begins, is learnt; a short turmoil is learnt no larger than this.
 _LEARNT_TURMOIL = 2.0
 
@@ -46,7 +49,9 @@ class _Row(IntEnum):
     (Burg, 1967). PREVIOUS: the last deviation. SCALE: variance of the
     whitened deviation. CENTRE, VARIANCE: mean and variance of the bounded score. PHI: lag-one
     autocorrelation. TURMOIL: recent size of the scores of the whole group, 1 when as usual. WILD: share of
-    scores beyond the bound. HEAVY: 1 where most ranks of the group have more of these than normal noise has.
+    scores beyond the bound. HEAVY: 1 where most ranks of the group have more of these than normal noise has. NOISY:
+    steps from which the noise was learnt, 1 where there has been none. CHANGES: how often the deviation has changed
+    after long without noise.
     """
 
     COUNT = 0
@@ -62,6 +67,11 @@ class _Row(IntEnum):
     WILD = 10
     HEAVY = 11
     ENERGY = 12
+    NOISY = 13
+    CHANGES = 14
+
+
+_NOISE_ROWS = [_Row.POWER, _Row.LAGGED, _Row.SCALE, _Row.CENTRE, _Row.VARIANCE, _Row.WILD, _Row.ENERGY]
 
 
 class Scores(NamedTuple):
@@ -69,8 +79,8 @@ class Scores(NamedTuple):
 
     score: whitened and standardised, about (0, 1). deviation: the distance from the peers' centre less the
     rank's own offset, in the tag's unit. sigma: the standard deviation of that when healthy. reference: what
-    the value would be expected to be. learnt: steps learnt from. phi: lag-one autocorrelation that was taken out.
-    renewed: bool, where all that was learnt has just been given up.
+    the value would be expected to be. learnt: steps from which the noise was learnt, or for which there was none.
+    phi: lag-one autocorrelation that was taken out. renewed: bool, where what was learnt has just been given up.
     """
 
     score: Float64Array
@@ -148,7 +158,7 @@ class Whitener:
         offset = np.where(seen, values - state[_Row.LEVEL], np.nan)
         counted = np.where(started & ~excluded, offset, np.nan)
         grid = grouping.gather(counted)
-        learnt = np.where(count >= self._settings.warmup_steps, np.sqrt(state[_Row.POWER]), 0.0)
+        learnt = np.where(state[_Row.NOISY] >= self._settings.warmup_steps, np.sqrt(state[_Row.POWER]), 0.0)
         sigma = _sigma(grid, grouping.gather(learnt))
         reference = grouping.scatter(leave_one_out(grid, sigma))
         deviation = offset - reference
@@ -158,15 +168,19 @@ class Whitener:
         expected = np.where(np.isfinite(reference), reference, 0.0)
         state[_Row.LEVEL] = np.where(first, values - expected, state[_Row.LEVEL])
         state[_Row.COUNT] += first
+        state[_Row.NOISY] += first
         state[_Row.PREVIOUS] = np.where(first, 0.0, state[_Row.PREVIOUS])
 
         usable = started & np.isfinite(deviation)
+        idle = usable & (state[_Row.NOISY] == 1) & (count > _REFRESH_STEPS)
         score, renewed = self._learn(
             state,
             np.where(usable, deviation, 0.0),
             usable=usable,
             learning=usable & ~frozen,
             suspect=suspect,
+            trusted=~np.isnan(counted),
+            idle=idle,
             floor=floor,
             grouping=grouping,
         )
@@ -176,7 +190,7 @@ class Whitener:
             np.where(usable, deviation, np.nan),
             sigma,
             reference + state[_Row.LEVEL],
-            count,
+            np.where(idle, count, state[_Row.NOISY]),
             state[_Row.PHI],
             renewed,
         )
@@ -189,17 +203,23 @@ class Whitener:
         usable: BoolArray,
         learning: BoolArray,
         suspect: BoolArray,
+        trusted: BoolArray,
+        idle: BoolArray,
         floor: Float64Array,
         grouping: Grouping,
     ) -> tuple[Float64Array, BoolArray]:
         clip = self._settings.outlier_clip
-        count = state[_Row.COUNT]
-        early = count < _REFRESH_STEPS
+        count, noisy = state[_Row.COUNT], state[_Row.NOISY]
+        early = noisy < _REFRESH_STEPS
         spread = np.maximum(np.sqrt(state[_Row.POWER]), floor)
         bounded = np.where(early, deviation, np.clip(deviation, -2 * clip * spread, 2 * clip * spread))
         previous, phi = state[_Row.PREVIOUS], state[_Row.PHI]
+        changed = learning & (np.abs(deviation - previous) > _CHANGE * np.abs(previous) + _ROUNDING * floor)
+        jump = np.maximum(np.abs(deviation), np.abs(previous))
         innovation = bounded - phi * previous
-        scale = np.maximum(np.sqrt(state[_Row.SCALE]), floor)
+        # Of rare events, bounded, the scale would believe less and less: it is held to what is known of their size.
+        least = np.maximum(floor, _LEAST_SCALE * np.sqrt(state[_Row.POWER] * (1 - phi * phi)))
+        scale = np.maximum(np.sqrt(state[_Row.SCALE]), least)
         with np.errstate(divide="ignore", invalid="ignore"):
             bare = np.where(scale > 0, innovation / scale, 0.0)
         turmoil = _turmoil(state, np.where(learning, bare, np.nan), grouping)
@@ -209,19 +229,21 @@ class Whitener:
         bound = np.where(state[_Row.HEAVY] > 0, _HEAVY_BOUND * clip, clip)
         bare = np.clip(bare, -bound, bound)
         error = bare - state[_Row.CENTRE]
-        known = np.maximum(count, 1.0)
-        variance = np.where(count > 2, np.maximum(state[_Row.VARIANCE], 0.5), 1.0)
+        known = np.maximum(np.where(idle, count, noisy), 1.0)
+        variance = np.where(noisy > 2, np.maximum(state[_Row.VARIANCE], 0.5), 1.0)
         score: Float64Array = error / np.sqrt(variance * (1 + 1 / known))
 
         gain = np.where(learning, 1 / np.minimum(count + 1, self._settings.baseline_steps), 0.0)
-        quick = np.where(learning & ~suspect, 1 / np.minimum(count + 1, _SCALE_STEPS), 0.0)
-        follows = learning & ~suspect & (previous != 0)
-        slow = np.where(follows, 1 / np.minimum(count + 1, _PHI_STEPS), 0.0)
+        noise = learning & ~suspect & ~idle
+        quick = np.where(noise, 1 / np.minimum(noisy + 1, _SCALE_STEPS), 0.0)
+        follows = noise & (previous != 0)
+        slow = np.where(follows, 1 / np.minimum(noisy + 1, _PHI_STEPS), 0.0)
         move = gain * bounded
         state[_Row.LEVEL] += move
         with np.errstate(divide="ignore", invalid="ignore"):
-            # The level moves under the scores: the centre moves with it, or a shift would be absorbed twice.
-            moved = np.where(scale > 0, move * (1 - phi) / scale, 0.0)
+            # The levels move under the scores: the centre moves with what a rank's moves against its peers', or a shift
+            # would be absorbed twice, and a centre that is not the mean, as of skewed noise, never be learnt.
+            moved = np.where(scale > 0, _relative(move, trusted, grouping) * (1 - phi) / scale, 0.0)
         state[_Row.CENTRE] += gain * error - np.where(early, 0.0, moved)
         state[_Row.POWER] += quick * (bounded * bounded - state[_Row.POWER])
         # Of the two the first is larger, and the second smaller, than from the true level by equal parts.
@@ -234,10 +256,54 @@ class Whitener:
         state[_Row.VARIANCE] += quick * (error * error * known / (known + 1) - state[_Row.VARIANCE])
         state[_Row.PREVIOUS] = np.where(usable, bounded - move, 0.0)
         state[_Row.COUNT] += learning
+        state[_Row.NOISY] += (changed | (learning & (noisy > 1))) & ~idle
         # Noise that stays several times as large in the whole group is another regime: nothing learnt holds in it.
         renewed = learning & (state[_Row.TURMOIL] > _NEW_REGIME)
         state[:, renewed] = 0.0
+        if (idle & changed).any():
+            renewed |= _awaken(state, idle & changed, jump, learning=learning, grouping=grouping)
         return score, renewed
+
+
+def _awaken(
+    state: Float64Array, changed: BoolArray, jump: Float64Array, *, learning: BoolArray, grouping: Grouping
+) -> BoolArray:
+    """Begin to learn the noise of what has been constant and changes for the second time; return where.
+
+    One change of a single rank may be a fault. Where most of a group change at once, all of it begins anew; of two that
+    part, both change. jump: how large the change is.
+    """
+    state[_Row.CHANGES] += changed
+    awake = changed & (state[_Row.CHANGES] > 1)
+    for row in _NOISE_ROWS:
+        state[row, awake] = 0.0
+    state[_Row.POWER, awake] = state[_Row.SCALE, awake] = jump[awake] ** 2
+    state[_Row.NOISY, awake] = 2.0
+    together = _most(awake, learning, grouping) | _most(changed, learning, grouping, of=_SMALLEST_CROWD)
+    together &= learning
+    state[:, together] = 0.0
+    renewed: BoolArray = awake | together
+    return renewed
+
+
+def _most(where: BoolArray, among: BoolArray, grouping: Grouping, *, of: int = 1) -> BoolArray:
+    """Return shape (W, T): where it holds for more than half of a rank's group, which are that many at least."""
+    grid = grouping.gather(np.where(among, where.astype(np.float64), np.nan))
+    counted = np.sum(~np.isnan(grid), axis=1, keepdims=True)
+    most = (np.nansum(grid, axis=1, keepdims=True) > 0.5 * counted) & (counted >= of)
+    return grouping.scatter(np.broadcast_to(most, grid.shape).astype(np.float64)) > 0
+
+
+def _relative(moves: Float64Array, trusted: BoolArray, grouping: Grouping) -> Float64Array:
+    """Return by how much each rank's level moves against the mean of the others of its group, shape (W, T).
+
+    trusted: shape (W, T): the ranks that count among the peers of the others.
+    """
+    grid = grouping.gather(np.where(trusted, moves, np.nan))
+    counted = ~np.isnan(grid)
+    known = np.where(counted, grid, 0.0)
+    others = np.maximum(counted.sum(axis=1, keepdims=True) - counted, 1)
+    return moves - grouping.scatter((known.sum(axis=1, keepdims=True) - known) / others)
 
 
 def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:
@@ -268,11 +334,11 @@ def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Flo
     bounded = np.minimum(now, _LARGEST_TURMOIL)
     state[_Row.TURMOIL] += np.where(known, _TURMOIL_GAIN * (bounded - state[_Row.TURMOIL]), 0.0)
     larger = np.maximum(np.where(known, now, 0.0) / 2.5, state[_Row.TURMOIL] / 1.25)
-    return np.where(state[_Row.COUNT] > _REFRESH_STEPS, np.maximum(larger, 1.0), 1.0)
+    return np.where(state[_Row.NOISY] > _REFRESH_STEPS, np.maximum(larger, 1.0), 1.0)
 
 
 def _refresh(state: Float64Array, grouping: Grouping) -> None:
-    count, energy = state[_Row.COUNT], state[_Row.ENERGY]
+    count, energy = state[_Row.NOISY], state[_Row.ENERGY]
     with np.errstate(divide="ignore", invalid="ignore"):
         raw = state[_Row.LAGGED] / energy
         # Estimates from short series are too small by about 2 phi / n where the level is no part of the estimate, being

@@ -164,3 +164,30 @@ def test_a_tag_of_every_tenth_step_is_judged_by_its_own_reports_and_dated_by_its
     assert (finding.ranks, finding.tag) == ((3,), "local-grad-norm")
     assert abs(finding.first_step - 4000) <= 150
     assert finding.step <= 5000
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_counts_of_what_is_rare_and_numbers_that_begin_to_vary_late_are_silent(ranks):
+    rng = np.random.default_rng(14)
+    run = World("rare", "late", "rare-later")
+    for step in range(1, 1501):
+        late = noisy(rng, ranks) if step > 200 else np.full(ranks, 3.0)
+        run.feed(rng.poisson(0.02, size=ranks), late, rng.poisson(0.05 * (step > 500), size=ranks))
+    assert run.findings == []
+
+
+@pytest.mark.parametrize(("level", "ranks"), [(3.0, 4), (0.0, 4), (3.0, 2)])
+def test_of_numbers_that_were_constant_the_one_that_changes_for_good_is_found(level, ranks):
+    run = World("count")
+    for step in range(1, 301):
+        run.feed(level + 0.5 * (step >= 200) * (np.arange(ranks) == 1))
+    (finding,) = run.opened()
+    assert finding.ranks == ((1,) if ranks > 2 else (0, 1))
+    assert (finding.first_step, finding.step <= 205) == (200, True)
+
+
+def test_numbers_that_change_from_constant_to_constant_on_all_ranks_at_once_are_silent():
+    run = World("setting")
+    for step in range(1, 401):
+        run.feed(np.arange(4.0) if step < 200 else np.array([5.0, 2.0, 9.0, 1.0]))
+    assert run.findings == []

@@ -91,3 +91,29 @@ def test_nothing_slow_is_left_in_scores_over_four_hundred_steps_where_a_detector
     scores = np.array([each.score[:, 0] for each in seen[1200:]])
     assert abs(np.mean(scores[1:] * scores[:-1])) < 0.004
     assert abs(scores.reshape(4, 400, 256).sum(axis=1).var() / 400 - 1) < 0.12
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_scores_of_skewed_noise_have_mean_0_although_a_robust_centre_of_the_peers_is_not_their_mean(ranks):
+    values = np.exp(np.random.default_rng(9).normal(size=(2000, 8 * ranks)))
+    scores = scores_of(values, groups=PeerGroups.from_layout({"dp": ranks, "pp": 8}))[500:]
+    assert abs(scores.mean()) < 0.02
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_scores_of_rare_counts_are_white_with_mean_0_and_a_variance_of_1_at_most(ranks):
+    values = np.random.default_rng(10).poisson(0.05, size=(3000, ranks)).astype(float)
+    scores = scores_of(values)[500:]
+    assert abs(scores.mean()) < 0.05
+    assert scores.var() < 1.2
+    assert np.abs(scores.reshape(25, 100, ranks).sum(axis=1)).max() / 10 < 4.5
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_what_begins_to_vary_after_long_is_learnt_as_from_its_first_step(ranks):
+    rng = np.random.default_rng(11)
+    noise = rng.normal(size=(500, ranks)) + np.arange(ranks)
+    begun = 1 if ranks > 2 else 2  # of two that part at once either may have changed: one step more is needed
+    late = scores_of(np.concatenate([np.full((304 - begun, ranks), 7.0), noise]))
+    assert np.nanmax(np.abs(late[: 304 - begun])) == 0
+    np.testing.assert_allclose(late[305:], scores_of(noise[begun:])[1:], atol=1e-9)
