@@ -14,7 +14,7 @@ import numpy as np
 
 from aggregator.detect.finding import CHRONIC, CLOSED, GLOBAL, OPEN, TRANSIENT, UPDATE, Finding, finding_id
 from aggregator.detect.state import grown
-from aggregator.detect.words import name_ranks, number
+from aggregator.detect.words import apart, name_ranks
 from rankside.window import Column
 
 if TYPE_CHECKING:
@@ -32,12 +32,20 @@ if TYPE_CHECKING:
 _FINGERPRINT = "param-fingerprint"
 # A fingerprint may begin with parts that are equal whatever the seed is, such as biases of zero.
 _FIRST_COMPARISONS = 32
+_MOST_SHOWN = 3  # different values in a sentence
 
 
 @dataclass(slots=True)
 class _Fault:
+    """One fault of a replica group.
+
+    group: the ranks that were compared. members: all that belong to it. equal_step: the last step at which a comparison
+    with the ranks at fault found no difference.
+    """
+
     ranks: tuple[int, ...]
     group: tuple[int, ...]
+    members: tuple[int, ...]
     tag: str
     first_step: int
     last_step: int
@@ -45,7 +53,12 @@ class _Fault:
     score: float
     evidence: dict[str, object]
     tags: set[str] = field(default_factory=set)
+    equal_step: int = -1
     chronic: bool = False
+
+    @property
+    def singled_out(self) -> bool:
+        return bool(self.evidence["singled_out"])
 
 
 class MismatchDetector:
@@ -81,10 +94,11 @@ class MismatchDetector:
         if differs.any():
             for group, column in np.argwhere(differs).tolist():
                 members = grouping.members[group][grouping.present[group]]
-                found = self._take(matrix, int(ids[column]), members, columns[:, members, column])
-                if found is not None:
-                    findings.append(found)
-        compared = ~awaited.any(axis=0)
+                findings += self._take(matrix, int(ids[column]), members, columns[:, members, column])
+        given = grouping.gather(np.where(columns[Column.COUNT] > 0, 1.0, np.nan))
+        compared = ~awaited & (np.nansum(given, axis=1) > 1)
+        self._note_equal(matrix.step, names, compared & ~differs, columns[Column.COUNT] > 0, grouping)
+        compared = compared.any(axis=0) & ~awaited.any(axis=0)
         for index, differed in zip(
             ids[compared].tolist(), differs.any(axis=0)[compared].tolist(), strict=True
         ):
@@ -130,7 +144,7 @@ class MismatchDetector:
 
     def _take(
         self, matrix: StepMatrix, index: int, members: Int64Array, columns: Float64Array
-    ) -> Finding | None:
+    ) -> list[Finding]:
         tag = matrix.tags[index].name
         # Windows of different lengths have different means, and nobody is to blame for it.
         counts = columns[Column.COUNT]
@@ -139,19 +153,28 @@ class MismatchDetector:
         ranks, values = members[known], columns[Column.MEAN][known]
         clusters = _clusters(values, float(self._tolerance([tag])[0]))
         if len(clusters) < 2:
-            return None
+            return []
         clusters.sort(key=len, reverse=True)
         majority = len(clusters[0]) * 2 > len(ranks)
         odd = tuple(sorted(int(ranks[i]) for cluster in clusters[1:] for i in cluster)) if majority else ()
         group = tuple(int(rank) for rank in ranks)
-        for fault in self._faults:
-            if fault.group == group and _belongs(fault, tag, odd):
-                fault.last_step = matrix.step
-                if tag in fault.tags:
-                    return None
+        faults = [
+            fault
+            for fault in self._faults
+            if not set(fault.members).isdisjoint(members.tolist()) and _belongs(fault, tag, odd)
+        ]
+        updates = []
+        for fault in faults:
+            fault.last_step = matrix.step
+            if tag not in fault.tags:
                 fault.tags.add(tag)
                 fault.message += f"; {tag} also differs, since step {matrix.step}"
-                return _finding(fault, matrix.step, UPDATE)
+                updates.append(_finding(fault, matrix.step, UPDATE))
+        if faults:
+            known = {rank for fault in faults for rank in (fault.ranks if fault.singled_out else odd)}
+            odd = tuple(rank for rank in odd if rank not in known)
+            if not odd:
+                return updates
         unseeded = (
             tag.startswith(_FINGERPRINT)
             and len(clusters) == len(ranks)
@@ -161,6 +184,7 @@ class MismatchDetector:
         fault = _Fault(
             named,
             group,
+            tuple(members.tolist()),
             tag,
             matrix.step,
             matrix.step,
@@ -179,7 +203,17 @@ class MismatchDetector:
             {tag},
         )
         self._faults.append(fault)
-        return _finding(fault, matrix.step, OPEN)
+        return [*updates, _finding(fault, matrix.step, OPEN)]
+
+    def _note_equal(
+        self, step: int, names: list[str], equal: BoolArray, given: BoolArray, grouping: Grouping
+    ) -> None:
+        """Take note for each fault where its numbers are equal; equal: shape (G, T), given: shape (W, T)."""
+        for fault in self._faults:
+            columns = [column for column, name in enumerate(names) if name in fault.tags]
+            shown = given[list(fault.ranks or fault.group)][:, columns].any(axis=0)
+            if (equal[grouping.group_of[fault.members[0]], columns] & shown).any():
+                fault.equal_step = step
 
     def _since(self, index: int, step: int) -> str:
         """Return in words since when: what is compared at times only was equal at some earlier step."""
@@ -192,24 +226,26 @@ class MismatchDetector:
         findings = []
         for fault in list(self._faults):
             # A fingerprint that rotates comes back to the bad part only after a while.
-            if step - fault.last_step >= self._settings.mismatch_quiet_steps:
+            # What is not compared any more, as when its rank is gone, has not become equal.
+            equal = fault.equal_step > fault.last_step
+            if equal and step - fault.last_step >= self._settings.mismatch_quiet_steps:
                 self._faults.remove(fault)
                 findings.append(_finding(fault, step, CLOSED))
-            elif not fault.chronic and step - fault.first_step >= self._settings.chronic_steps:
+            elif not fault.chronic and fault.last_step - fault.first_step >= self._settings.chronic_steps:
                 fault.chronic = True
-                fault.message += f"; still so after {step - fault.first_step} steps"
+                fault.message += f"; still so after {fault.last_step - fault.first_step} steps"
                 findings.append(_finding(fault, step, UPDATE))
         return findings
 
 
 def _belongs(fault: _Fault, tag: str, odd: tuple[int, ...]) -> bool:
-    """Return whether a difference that singles out `odd`, or nobody, is part of a fault of the same group.
+    """Return whether a difference that singles out `odd`, or nobody, shows a fault of the same group.
 
     What singles out a rank is a fault of its own beside one that does not, unless it is the same number.
     """
-    if odd and fault.ranks and fault.evidence["singled_out"]:
-        return set(odd) <= set(fault.ranks)
-    return tag in fault.tags or not (odd or fault.evidence["singled_out"])
+    if odd and fault.singled_out:
+        return not set(odd).isdisjoint(fault.ranks)
+    return tag in fault.tags or not (odd or fault.singled_out)
 
 
 def _clusters(values: Float64Array, tolerance: float) -> list[list[int]]:
@@ -241,12 +277,13 @@ def _sentence(  # noqa: PLR0917
             f"is not seeded; set the same seed on all ranks (mindspore.set_seed) or load one checkpoint on all of them"
         )
     if odd:
-        own, others = number(values[clusters[1][0]]), number(values[clusters[0][0]])
-        what = "parameters differ" if tag.startswith(_FINGERPRINT) else f"{tag} is {own}"
+        own = [float(values[group.index(rank)]) for rank in odd]
+        others, *distinct = apart([float(values[clusters[0][0]]), *sorted(set(own))[:_MOST_SHOWN]])
+        what = "parameters differ" if tag.startswith(_FINGERPRINT) else f"{tag} is {' or '.join(distinct)}"
         against = (
-            f"from the other {len(group) - len(odd)} replicas, which agree,"
+            f"from the other {len(clusters[0])} replicas, which agree,"
             if tag.startswith(_FINGERPRINT)
-            else f"and {others} on the other {len(group) - len(odd)} replicas"
+            else f"and {others} on the other {len(clusters[0])} replicas"
         )
         return f"{name_ranks(odd)}: {what} {against} {since}"
     return (

@@ -24,3 +24,12 @@ def name_ranks(ranks: Sequence[int]) -> str:
 def number(value: float) -> str:
     """Return a number as a person writes it: four significant digits."""
     return f"{value:.4g}"
+
+
+def apart(values: Sequence[float]) -> list[str]:
+    """Return numbers as a person writes them, with as many digits as it takes to tell different ones apart."""
+    for digits in range(4, 18):
+        shown = [f"{value:.{digits}g}" for value in values]
+        if len(set(shown)) == len(set(values)):
+            break
+    return shown

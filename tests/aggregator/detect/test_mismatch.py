@@ -165,3 +165,60 @@ def test_a_rank_that_gives_no_digests_any_more_is_waited_for_as_long_as_a_mismat
     digests(ranks, 1, [1, 1, 1, 1])
     found = {step: digests(ranks, step, [2, 2, 3, None]) for step in range(2, 40)}
     assert [step for step, findings in found.items() if findings] == [21]
+
+
+def without(ranks, gone, *columns):
+    """One step in which the ranks `gone` report nothing."""
+    ranks.step += 1
+    matrix = matrix_of(ranks.step, ranks.tags, np.array(columns, dtype=float).T)
+    for rank in gone:
+        matrix = absent(matrix, rank)
+    found = tuple(ranks.detector.observe(matrix, merge(matrix)))
+    ranks.findings += found
+    return found
+
+
+def test_a_fault_stays_the_same_whoever_of_its_replicas_is_away():
+    ranks = world("learning-rate")
+    ranks.feed([0.1, 0.1, 0.2, 0.1, 0.1])
+    for gone in ([0], [], [0, 1], [1], [0, 1, 3], []):
+        assert without(ranks, gone, [0.1, 0.1, 0.2, 0.1, 0.1]) == ()
+
+
+def test_what_is_compared_no_more_is_not_called_equal_again():
+    ranks = world("learning-rate", mismatch_quiet_steps=10, chronic_steps=1000)
+    ranks.feed([0.1, 0.2, 0.1])
+    for _ in range(30):
+        assert without(ranks, [1], [0.1, 0.2, 0.1]) == ()
+
+
+def test_a_number_of_every_fivehundredth_step_is_one_fault():
+    ranks = world("loss-scale", "score", replicated_changes=2)
+    ranks.tags[1] = Tag("score", TagKind.REPLICATED)
+    for step in range(1, 3001):
+        ranks.feed(*([1, 1, 1], [1, 2, 1])[: 1 if step % 500 else 2], tag_ids=[0] if step % 500 else [0, 1])
+    assert [each.status for each in ranks.findings if each.status != "update"] == ["open"]
+
+
+def test_a_rank_that_joins_another_odd_one_is_named_alone_and_the_first_one_stays_odd():
+    ranks = world("learning-rate", mismatch_quiet_steps=10)
+    ranks.feed([0.1, 0.2, 0.1, 0.1, 0.1])
+    (finding,) = ranks.feed([0.1, 0.2, 0.3, 0.1, 0.1])
+    assert (finding.status, finding.ranks, finding.first_step) == ("open", (2,), 2)
+    assert "rank 2: learning-rate is 0.3 and 0.1 on the other 3 replicas" in finding.message
+    assert [ranks.feed([0.1, 0.2, 0.3, 0.1, 0.1]) for _ in range(30)] == [()] * 30
+
+
+def test_the_numbers_in_the_sentence_differ_however_close_they_are():
+    (finding,) = world("learning-rate").feed([0.1, 0.1, 0.10001, 0.1])
+    assert "rank 2: learning-rate is 0.10001 and 0.1 on the other 3 replicas" in finding.message
+    (finding,) = world("learning-rate").feed([0.1, 0.2, 0.3, 0.1, 0.1])
+    assert "ranks 1 and 2: learning-rate is 0.2 or 0.3 and 0.1 on" in finding.message
+
+
+def test_a_number_that_one_rank_alone_gives_was_not_compared():
+    ranks = world("loss-scale", "learning-rate")
+    ranks.feed([1, 1, 1], [0.1, 0.1, 0.1])
+    without(ranks, [0, 1], [1, 1, 1], [0.1, 0.1, 0.1])
+    (finding,) = ranks.feed([1, 1, 1], [0.1, 0.2, 0.1])
+    assert finding.evidence["equal_at"] == 1
