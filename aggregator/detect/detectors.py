@@ -42,7 +42,7 @@ class Detectors:
         self._mismatch = MismatchDetector(settings, groups, self._replicated)
         self._outlier = OutlierDetector(settings, groups, self._history, self._is_local)
         self._offset = OffsetDetector(settings, groups, self._history)
-        self._slow = SlowDetector(settings, groups, self._history)
+        self._slow = SlowDetector(settings, groups)
         self._health = HealthDetector(settings, self._history)
         self._rotation = Rotation(settings)
         self._open: dict[str, Finding] = {}

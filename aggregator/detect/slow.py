@@ -7,6 +7,7 @@ rotating.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,6 @@ from rankside.window import Column
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from aggregator.detect.history import History
     from aggregator.detect.peers import Grouping, PeerGroups
     from aggregator.detect.settings import DetectionSettings
     from aggregator.step import MergedStep, StepMatrix
@@ -57,16 +57,16 @@ class _Fault:
 class SlowDetector:
     """Compares batches of steps; every eighth step is a moment of decision."""
 
-    def __init__(self, settings: DetectionSettings, groups: PeerGroups, history: History) -> None:
+    def __init__(self, settings: DetectionSettings, groups: PeerGroups) -> None:
         self._settings = settings
         self._groups = groups
-        self._history = history
         self._faults: list[_Fault] = []
         self._forget()
 
     def _forget(self) -> None:
         self._faults = []
         self._batches = Batches()
+        self._began: deque[int] = deque(maxlen=BATCHES)  # the first step of each batch
         self._iteration: list[float] = []
         self._iteration_ms = 0.0
 
@@ -87,6 +87,8 @@ class SlowDetector:
         ids = matrix.tag_ids[judged]
         values = matrix.columns[Column.MEAN][:, judged]
         grouping = self._groups.local(len(values))
+        if self._batches.steps % BATCH_STEPS == 0:
+            self._began.append(matrix.step)
         self._batches.add(values, ids, grouping, iteration_ms=self._iteration_ms)
         if self._batches.steps % BATCH_STEPS:
             return ()
@@ -125,11 +127,13 @@ class SlowDetector:
         for rank, column in sorted(np.argwhere(slow).tolist(), key=lambda place: -mean[place[0], place[1]]):
             index = int(ids[column])
             if not any(rank in fault.ranks for fault in self._faults):
-                shown = kept[:, seen[:, rank, column] > 0, rank, column]
+                slow_for = _slow_batches(kept[Row.EXCESS, :, rank, column], float(mean[rank, column]))
+                shown = kept[:, :slow_for, rank, column]
+                shown = shown[:, shown[Row.SEEN] > 0]
                 own_ms, peers_ms = float(np.median(shown[Row.OWN])), float(np.median(shown[Row.PEERS]))
                 numbers = {
                     "excess_fraction": float(mean[rank, column]),
-                    "excess_ms": own_ms - peers_ms,
+                    "excess_ms": float(np.median(shown[Row.OWN] - shown[Row.PEERS])),
                     "own_ms": own_ms,
                     "peers_ms": peers_ms,
                 }
@@ -138,7 +142,7 @@ class SlowDetector:
                         matrix,
                         rank,
                         index,
-                        since=self._since(kept[Row.EXCESS, :, rank, column], float(mean[rank, column])),
+                        since=self._began[-slow_for],
                         score=float(min(score[rank, column], 1e6)),
                         numbers=numbers,
                     )
@@ -146,12 +150,6 @@ class SlowDetector:
         if not self._faults and len(seen) == BATCHES:
             findings += self._rotating(matrix, ids[~slow.any(axis=0)], float(enough))
         return findings
-
-    def _since(self, excess: Float64Array, mean: float) -> int:
-        """Return the step at which the rank's run of slow batches, newest first, began, as far back as is known."""
-        # Where the sum of what is above half of the usual excess is largest, the change is most likely.
-        batches = int(np.argmax(np.cumsum(excess - 0.5 * mean))) + 1
-        return self._history.step_ago(batches * BATCH_STEPS - 1)
 
     def _take(
         self,
@@ -187,7 +185,7 @@ class SlowDetector:
             turns = find_turns(self._batches.kept(np.array([index]))[..., 0], enough, self._settings)
             if turns is None:
                 continue
-            since = self._history.step_ago(BATCH_STEPS * BATCHES - 1)
+            since = self._began[0]
             tag, ranks = matrix.tags[index].name, tuple(turns.ranks)
             fault = _Fault(
                 ranks,
@@ -254,6 +252,14 @@ def _finding(fault: _Fault, step: int, status: str) -> Finding:
         status=status,
         id=finding_id("slow", fault.tag, fault.first_step, fault.ranks),
     )
+
+
+def _slow_batches(excess: Float64Array, mean: float) -> int:
+    """Return the length of the rank's run of slow batches, newest first, as far back as is known.
+
+    Where the sum of what is above half of the usual excess is largest, the change is most likely.
+    """
+    return int(np.argmax(np.cumsum(excess - 0.5 * mean))) + 1
 
 
 def _count(grouping: Grouping, known: BoolArray) -> Float64Array:

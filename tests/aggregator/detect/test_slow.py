@@ -133,3 +133,27 @@ def test_noise_that_grows_on_all_ranks_makes_none_of_them_slow():
     for step in range(1500):
         run.feed(20 * np.exp((0.2 if step >= 800 else 0.02) * rng.normal(size=8)))
     assert run.findings == []
+
+
+@pytest.mark.parametrize("factor", [1.3, 10.0])
+def test_the_times_in_the_sentence_are_those_since_the_change(factor):
+    rng = np.random.default_rng(12)
+    run = World("data-time")
+    for step in range(1, 500):
+        run.feed(times(rng) * np.where((np.arange(4) == 1) & (step >= 301), factor, 1.0))
+    (finding,) = run.opened()
+    assert abs(finding.evidence["own_ms"] / (20 * factor) - 1) < 0.1
+    assert abs(finding.evidence["peers_ms"] / 20 - 1) < 0.1
+    assert abs(finding.evidence["excess_ms"] / (20 * (factor - 1)) - 1) < 0.2
+
+
+def test_times_of_every_tenth_step_are_dated_by_their_own_steps():
+    rng = np.random.default_rng(13)
+    run = World("loss", "data-time")
+    for step in range(1, 6001):
+        if step % 10:
+            run.feed(np.ones(4), tag_ids=[0])
+        else:
+            run.feed(np.ones(4), times(rng) * np.where((np.arange(4) == 1) & (step >= 3000), 1.5, 1.0))
+    (finding,) = run.opened("slow")
+    assert abs(finding.first_step - 3000) <= 160
