@@ -27,30 +27,18 @@ from rankside.schedule import Schedule
 from rankside.snapshot import snapshot
 from rankside.training.collector import Draft, Training
 from rankside.training.collector_group import CollectorGroup
-from rankside.training.eager_probe import EagerProbe
 from rankside.training.evaluation import evaluation_numbers
-from rankside.training.fingerprint import Fingerprint
-from rankside.training.gradient_probe import GradientProbe
-from rankside.training.graph import NetworkGraph
-from rankside.training.hparams import HyperParameters
 from rankside.training.initial_step import initial_step
-from rankside.training.learning_rate import LearningRate
-from rankside.training.loss import Loss
-from rankside.training.loss_scale import LossScale
-from rankside.training.memory import Memory
-from rankside.training.mindformers import MindformersNumbers
+from rankside.training.line_up import line_up
 from rankside.training.options import MonitorOptions
 from rankside.training.own_tags import OwnTags
 from rankside.training.parallel_layout import read_coordinates
 from rankside.training.process_record import process_record
-from rankside.training.progress import Progress
-from rankside.training.returned_norms import ReturnedNorms
 from rankside.training.saving import SavingPhase
 from rankside.training.self_watch import SelfWatch
 from rankside.training.step_output import read_output
 from rankside.training.tensor_value import later
 from rankside.training.times import Times
-from rankside.training.weights import WeightHistograms, WeightNorms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,7 +46,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from rankside.training.collector import Collector
     from rankside.training.process_record import ProcessRecord
 
 logger = logging.getLogger("crossrank")
@@ -130,7 +117,9 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._saving = SavingPhase()
         self._self_watch = SelfWatch()
         self._own_tags = OwnTags()
-        self._group = CollectorGroup(self._collectors(options))
+        self._group = CollectorGroup(
+            line_up(options, reports=self._reports, times=self._times, self_watch=self._self_watch)
+        )
         self._depth = 0
         self._training = False
         self._begun = False
@@ -328,32 +317,6 @@ class RankMonitor(Callback):  # type: ignore[misc]
         for name in others:
             self._warn_once(f"the evaluation metric {name} is not one number and is not recorded")
         self._record.recorder.report(self._record.last_step, numbers)
-
-    def _collectors(self, options: MonitorOptions) -> list[Collector]:
-        # The probe comes first, since others ask it what it records; the progress line last, since it shows
-        # what the others found; and the costly ones after the times, which they would otherwise be part of.
-        layers_every = options.layer_norms_every
-        eager_every = options.eager_norms_every
-        probe = GradientProbe(eager_every=eager_every, layers_every=layers_every)
-        eager = EagerProbe(every=eager_every, layers_every=layers_every)
-        collectors: list[Collector | None] = [
-            *((probe, eager) if options.gradient_norms else ()),
-            Loss(),
-            LearningRate(self._reports, probe),
-            LossScale(probe),
-            ReturnedNorms(probe),
-            self._times,
-            Memory(),
-            MindformersNumbers(),
-            Fingerprint(options.fingerprint_every) if options.fingerprint_every else None,
-            WeightNorms(options.weights_every) if options.weights_every else None,
-            WeightHistograms(options.histograms, every=options.weights_every) if options.histograms else None,
-            HyperParameters(options.hparams),
-            NetworkGraph() if options.graph else None,
-            self._self_watch,
-            Progress(options.log_every) if options.log_every else None,
-        ]
-        return [collector for collector in collectors if collector is not None]
 
     def _config_of(self, arguments: Mapping[str, Any]) -> RankConfig:
         given = {name: value for name, value in arguments.items() if value is not None}

@@ -28,7 +28,7 @@ class LearningRate(Collector):
 
     name = "learning-rate"
 
-    def __init__(self, reports: Callable[[int], bool], probe: GradientProbe | None = None) -> None:
+    def __init__(self, reports: Callable[[int], bool], probe: GradientProbe) -> None:
         self._reports = reports
         self._probe = probe
         self._rates: list[Any] = []
@@ -47,14 +47,14 @@ class LearningRate(Collector):
         self._snapshot = snapshots()
         self._step = training.base + training.counted
         self._returned = False
-        if not self._probe_tells:
+        if not self._probe.notes_learning_rate:
             self._tables = [table_of(rate, training) for rate in self._rates]
         training.recorder.describe(*self._tags)
 
     @property
     def serves(self) -> bool:
         """Whether the probe does not tell."""
-        return not self._probe_tells
+        return not self._probe.notes_learning_rate
 
     def step_begin(self, step: int) -> None:
         """Ask the optimizer, where nobody else will tell."""
@@ -73,10 +73,6 @@ class LearningRate(Collector):
             return
         for tag, rate in zip(self._tags, self._before_step, strict=False):
             draft.values[tag.name] = rate
-
-    @property
-    def _probe_tells(self) -> bool:
-        return self._probe is not None and self._probe.notes_learning_rate
 
     def _ask(self, rate: Any, table: RateTable | None, steps: int) -> float | Callable[[], float]:
         if table is not None:

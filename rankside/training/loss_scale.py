@@ -29,7 +29,7 @@ class LossScale(Collector):
 
     name = "loss-scale"
 
-    def __init__(self, probe: GradientProbe | None = None) -> None:
+    def __init__(self, probe: GradientProbe) -> None:
         self._probe = probe
         self._scale: float | Callable[[], float] | None = None
         self._overflows = 0
@@ -52,7 +52,7 @@ class LossScale(Collector):
     def step_end(self, draft: Draft) -> None:
         """Add what this step used, and keep what the next one will use."""
         output = draft.output
-        if self._scale is not None and not (self._probe and self._probe.notes_loss_scale):
+        if self._scale is not None and not self._probe.notes_loss_scale:
             draft.values["loss-scale"] = self._scale
         if output.next_scale is not None:
             self._scale = _kept(output.next_scale)

@@ -25,13 +25,13 @@ class ReturnedNorms(Collector):
 
     name = "returned norms"
 
-    def __init__(self, probe: GradientProbe | None) -> None:
+    def __init__(self, probe: GradientProbe) -> None:
         self._probe = probe
 
     @property
     def serves(self) -> bool:
         """Whether the probe does not know the norms."""
-        return self._probe is None or not self._probe.notes_norms
+        return not self._probe.notes_norms
 
     def step_end(self, draft: Draft) -> None:
         """Add what the train cell returned."""
