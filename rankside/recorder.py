@@ -11,7 +11,6 @@ from the rank, such as a data loader's worker, every method does nothing.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from rankside.embedded import release
 from rankside.entries import Description, Entry, Phase, RawEvent, Session, Summaries, Values
+from rankside.process_end import ProcessEnd
 from rankside.shipper import Shipper
 from rankside.snapshot import snapshots_of
 
@@ -51,6 +51,7 @@ class Recorder:
         self._wall_clock = wall_clock
         self._queue: deque[Entry] = deque()
         self._shipper: Shipper | None = None
+        self._process_end: ProcessEnd | None = None
         self._location: Location | None = None  # of a run that failed and may go on
         self._finished = False
         self._told: set[str] = set()  # what was said about dropped entries
@@ -161,7 +162,8 @@ class Recorder:
                 release(self._location)
                 self._location = None
             return
-        atexit.unregister(self.finish)
+        if self._process_end is not None:
+            self._process_end.cancel()
         shipper.stop(reason=failed or "", timeout_seconds=timeout_seconds)
         self._location = shipper.location if failed else None
 
@@ -182,7 +184,7 @@ class Recorder:
             _LOGGER.warning("rank %d: nothing is recorded: %s", self._config.rank, error)
             return
         self._shipper = shipper
-        atexit.register(self.finish)
+        self._process_end = ProcessEnd(self.finish)
 
     def _put_values(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -225,6 +226,20 @@ def test_a_loop_that_only_logs_is_recorded_whole_and_says_goodbye_at_the_end_of_
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert [step for step, _ in read(run_dir)] == list(range(41, 91))
+
+
+def test_a_child_of_multiprocessing_in_which_a_script_trains_is_recorded_whole(run_dir):
+    child = multiprocessing.get_context("fork").Process(target=_log_in_a_child, args=(run_dir,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert [step for step, _ in read(run_dir)] == list(range(1, 51))
+
+
+def _log_in_a_child(run_dir):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    for step in range(1, 51):
+        recorder.log(step, {"loss": 1.0})
 
 
 def test_a_run_that_is_continued_keeps_the_steps_before_the_first_one_logged(run_dir):
