@@ -54,6 +54,8 @@ class Adviser:
                 faulthandler.dump_traceback(file, all_threads=True)
 
     def _tell(self, place: Place) -> str:
+        if place.minimum == place.maximum:
+            return f"{place.tag} {place.mean:.4g} everywhere"
         lowest, highest = (
             "this rank" if rank == self._rank else f"rank {rank}"
             for rank in (place.rank_of_min, place.rank_of_max)
