@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _HISTORY_STEPS = 64
 _EXPLAINING = ("nonfinite", "mismatch", "outlier")
+_EXPLAINED = 3  # of what a fault explains, the last ones are told
 
 
 class Detectors:
@@ -47,11 +48,13 @@ class Detectors:
         self._rotation = Rotation(settings)
         self._open: dict[str, Finding] = {}
         self._causes: dict[str, list[Cause]] = {}
+        self._explained: dict[str, list[str]] = {}
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:
         """Take one closed step; return what is new about what is wrong, the gravest kind first."""
         if matrix.session_start:
-            self._open, self._causes = {}, {}
+            self._open, self._causes, self._explained = {}, {}, {}
+            self._rotation.forget()
         self._history.add(matrix)
         of_ranks = [
             self._with_causes(self._rotation.mark(finding), matrix)
@@ -60,29 +63,42 @@ class Detectors:
         ]
         self._remember(of_ranks)
         of_all = self._health.observe(matrix, merged, self._explanation)
-        self._remember(of_all)
-        return (*of_ranks, *of_all)
+        return tuple(self._with_explained(finding) for finding in (*of_ranks, *of_all))
 
     def _is_local(self, index: int, kind: TagKind) -> bool:
         if kind is TagKind.UNKNOWN:
             return not self._replicated.is_replicated(index, kind)
         return kind is TagKind.LOCAL
 
-    def _remember(self, findings: list[Finding] | tuple[Finding, ...]) -> None:
+    def _remember(self, findings: list[Finding]) -> None:
         for finding in findings:
             if finding.status == CLOSED:
                 self._open.pop(finding.id, None)
-            else:
+                self._explained.pop(finding.id, None)
+            elif finding.kind in _EXPLAINING:
                 self._open[finding.id] = finding
+
+    def _with_explained(self, finding: Finding) -> Finding:
+        """Return the finding with what all ranks show because of it; later lines of the same fault repeat it."""
+        explains = finding.evidence.get("explains")
+        if isinstance(explains, str):
+            told = self._explained.setdefault(finding.id, [])
+            told[:] = [*told, explains][-_EXPLAINED:]
+        told = self._explained.get(finding.id, [])
+        if not told:
+            return finding
+        return replace(
+            finding,
+            message=f"{finding.message}; this explains what all ranks show {'; '.join(told)}",
+            evidence={**finding.evidence, "explains": list(told)},
+        )
 
     def _explanation(self, step: int, by_step: int) -> Finding | None:
         """Return the open finding about single ranks, or about non-finite values, that began nearest to `step`.
 
         by_step: the last step at which it may have begun.
         """
-        begun = [
-            each for each in self._open.values() if each.kind in _EXPLAINING and each.first_step <= by_step
-        ]
+        begun = [each for each in self._open.values() if each.first_step <= by_step]
         return min(begun, key=lambda finding: abs(finding.first_step - step), default=None)
 
     def _with_causes(self, finding: Finding, matrix: StepMatrix) -> Finding:

@@ -7,7 +7,7 @@ moves what is reduced over all of them, it is told as part of that rank's findin
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -235,18 +235,5 @@ def _is_explicable(key: str) -> bool:
 
 
 def _add_to(culprit: Finding, case: _Case, step: int) -> Finding:
-    explains = [*culprit.evidence.get("explains", ()), f"{case.tag}: {case.symptom.words}"]  # type: ignore[misc]
-    return Finding(
-        kind=culprit.kind,
-        ranks=culprit.ranks,
-        tag=culprit.tag,
-        first_step=culprit.first_step,
-        step=step,
-        persistence=culprit.persistence,
-        score=culprit.score,
-        evidence={**culprit.evidence, "explains": explains},
-        message=f"{culprit.message}; this explains what all ranks show since step {case.first_step}: "
-        f"{case.tag}: {case.symptom.words}",
-        status=UPDATE,
-        id=culprit.id,
-    )
+    explains = f"since step {case.first_step}: {case.tag}: {case.symptom.words}"
+    return replace(culprit, step=step, status=UPDATE, evidence={**culprit.evidence, "explains": explains})

@@ -158,7 +158,7 @@ class OutlierDetector:
             compared = members[matrix.reported[members][:, matrix.tag_ids == ids[column]][:, 0]]
             compared = compared[~excluded[compared, column]]
             shift = _Shift(float(alarm.strength[rank, column]), int(alarm.since[rank, column]))
-            findings.append(self._take(matrix, int(ids[column]), rank, compared, shift))
+            findings += self._take(matrix, int(ids[column]), rank, compared, shift)
             # A rank that is off pulls the centre of its peers: what they gathered against it is no evidence.
             cleared = np.zeros(alarmed.shape, dtype=np.bool_)
             against = np.sign(alarm.strength[members, column]) != np.sign(alarm.strength[rank, column])
@@ -169,7 +169,7 @@ class OutlierDetector:
 
     def _take(
         self, matrix: StepMatrix, index: int, rank: int, compared: Int64Array, shift: _Shift
-    ) -> Finding:
+    ) -> list[Finding]:
         tag = matrix.tags[index].name
         first_step = shift.since
         together = len(compared) <= 2
@@ -178,9 +178,11 @@ class OutlierDetector:
         joined = next((fault for fault in self._faults if fault.ranks == named), None)
         if joined is not None:
             joined.parted[index] = _Parted(tag, first_step)
+            if tag in {joined.tag, *joined.also}:
+                return []  # it was back for a while, of which nothing was said
             joined.also[tag] = shown
             joined.message += f"; {tag} also, since step {first_step}"
-            return self._finding(joined, matrix.step, UPDATE)
+            return [self._finding(joined, matrix.step, UPDATE)]
         direction = "above" if shift.strength > 0 else "below"
         fault = _Fault(
             named,
@@ -198,7 +200,7 @@ class OutlierDetector:
             {index: _Parted(tag, first_step)},
         )
         self._faults.append(fault)
-        return self._finding(fault, matrix.step, OPEN)
+        return [self._finding(fault, matrix.step, OPEN)]
 
     def _numbers(
         self, matrix: StepMatrix, index: int, rank: int, compared: Int64Array, first_step: int
@@ -248,9 +250,7 @@ class OutlierDetector:
     def _finding(self, fault: _Fault, step: int, status: str) -> Finding:
         message = fault.message
         if status == CLOSED:
-            message = (
-                f"{name_ranks(fault.ranks)}: back among the peers after steps {fault.first_step} to {step}"
-            )
+            message = f"{name_ranks(fault.ranks)}: back among the peers by step {step}, away since {fault.first_step}"
         return Finding(
             kind="outlier",
             ranks=fault.ranks,
@@ -275,7 +275,14 @@ def _sentence(
             f"{name_ranks(named)}: {tag} has parted between them since step {first_step}, by "
             f"{number(abs(value - others))}; with two peers one cannot tell which of them is wrong"
         )
-    return (
-        f"rank {named[0]}: {tag} has moved {direction} its peers since step {first_step}: {number(value)} "
-        f"against {number(others)}; the other {peers} ranks of its group agree with each other"
+    up = direction == "above"
+    where = f"{direction} its peers"
+    if np.isfinite(value) and np.isfinite(others) and (value > others) != up:
+        where = f"{'up' if up else 'down'} towards its peers"  # by nature it stands on the other side of them
+    sentence = (
+        f"rank {named[0]}: {tag} has moved {where} since step {first_step}: {number(value)} against {number(others)}, "
+        f"the median of the other {peers} ranks of its group"
     )
+    if "value_before" in shown:
+        sentence += f" ({number(shown['value_before'])} against {number(shown['peers_before'])} before)"
+    return sentence

@@ -87,3 +87,6 @@ def test_an_outlier_that_wanders_over_three_ranks_is_called_rotating():
         ((3,), "transient"),
         ((5,), "rotating"),
     ]
+    later = [each for each in world.findings if each.ranks == (5,)]
+    assert {each.persistence for each in later} == {"rotating"}
+    assert len(later) > 1

@@ -127,3 +127,21 @@ def test_of_two_ranks_the_one_whose_fault_is_nearest_explains_what_all_ranks_sho
     world = run(change, tags=(*TAGS, "local-grad-norm"))
     explained = [each for each in world.findings if each.evidence.get("explains")]
     assert {(each.kind, each.ranks) for each in explained} == {("nonfinite", (0,))}
+
+
+def test_what_a_fault_explains_is_told_in_its_later_lines_too_and_stays_short():
+    def change(step, values):
+        if step >= 200:
+            values["loss"][2] += 1
+        if step in {210, 211} or (step > 300 and step % 100 < 2):
+            values["grad-norm"] *= 1000
+
+    world = run(change, steps=1500)
+    lines = [each for each in world.findings if each.kind == "outlier"]
+    later = [each for each in lines if each.step > 240]
+    assert later
+    assert all(
+        "this explains what all ranks show since step 210: grad-norm" in each.message for each in later[:1]
+    )
+    assert all(each.message.count("it exploded") <= 3 for each in lines)
+    assert len(lines[-1].evidence["explains"]) == 3

@@ -191,3 +191,29 @@ def test_numbers_that_change_from_constant_to_constant_on_all_ranks_at_once_are_
     for step in range(1, 401):
         run.feed(np.arange(4.0) if step < 200 else np.array([5.0, 2.0, 9.0, 1.0]))
     assert run.findings == []
+
+
+def test_a_rank_that_by_nature_stands_below_its_peers_and_moves_up_is_not_said_to_be_above_them():
+    rng = np.random.default_rng(15)
+    run = World("loss")
+    for step in range(1, 301):
+        run.feed(
+            noisy(rng, 4, level=5.0) + np.array([0, 0, -3, 0]) + (step >= 280) * np.array([0, 0, 0.5, 0])
+        )
+    (finding,) = run.opened()
+    assert "rank 2: loss has moved up towards its peers since step" in finding.message
+    assert finding.evidence["direction"] == "above"
+    assert "the median of the other 3 ranks of its group (2.0" in finding.message
+
+
+def test_a_metric_that_comes_and_goes_while_another_keeps_the_fault_open_is_told_once():
+    rng = np.random.default_rng(16)
+    run = World("loss", "local-grad-norm")
+    for step in range(1, 3001):
+        loss, norm = noisy(rng, 4), np.exp(0.1 * rng.normal(size=4))
+        loss[1] += step >= 200
+        norm[1] *= 1 + (step >= 300) * (step // 300 % 2)
+        run.feed(loss, norm)
+    lines = [each for each in run.findings if each.kind == "outlier"]
+    assert [each.status for each in lines] == ["open", "update", "update"]
+    assert lines[-1].message.count("also") == 1
