@@ -113,7 +113,7 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._initial_step = options.initial_step
         self._schedule = Schedule(self._config.every)
         self._record: ProcessRecord | None = None
-        self._times = Times()
+        self._times = Times(entered=self._enter_step)
         self._saving = SavingPhase()
         self._self_watch = SelfWatch()
         self._own_tags = OwnTags()
@@ -209,6 +209,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
         self._phase("in a callback" if self._times.watches_entry else "in the step")
         self._group.step_begin(self._step)
         self._self_watch.spent(perf_counter() - began)
+        if not self._times.watches_entry:
+            self._enter_step()
 
     def on_train_step_end(self, run_context: Any) -> None:
         """Put together the report of the step, or of the steps of one dataset sink."""
@@ -286,6 +288,11 @@ class RankMonitor(Callback):  # type: ignore[misc]
                 counted=self._steps_done,
             )
         )
+
+    def _enter_step(self) -> None:
+        began = perf_counter()
+        self._group.step_entered(self._step)
+        self._self_watch.spent(perf_counter() - began)
 
     def _is_first(self, run_context: Any) -> bool:
         callbacks = run_context.original_args().get("list_callback") or ()

@@ -81,6 +81,9 @@ class Collector:
     def step_begin(self, step: int) -> None:
         """Take what only exists before a step runs."""
 
+    def step_entered(self, step: int) -> None:
+        """Take what other callbacks may still change when a step begins; called when all of them are done."""
+
     def step_end(self, draft: Draft) -> None:
         """Add to the report of the step that ended."""
 

@@ -44,6 +44,14 @@ class CollectorGroup:
             except Exception as error:  # noqa: BLE001 (the edge)
                 self._switch_off(collector, error)
 
+    def step_entered(self, step: int) -> None:
+        """Tell all collectors that a step is about to be entered."""
+        for collector, hook in self._step_entered:
+            try:
+                hook(step)
+            except Exception as error:  # noqa: BLE001 (the edge)
+                self._switch_off(collector, error)
+
     def step_end(self, draft: Draft) -> None:
         """Let all collectors add to the report of a step."""
         for collector, hook in self._step_end:
@@ -78,6 +86,11 @@ class CollectorGroup:
             (collector, collector.step_begin)
             for collector in serving
             if type(collector).step_begin is not Collector.step_begin
+        ]
+        self._step_entered: list[tuple[Collector, Callable[[int], None]]] = [
+            (collector, collector.step_entered)
+            for collector in serving
+            if type(collector).step_entered is not Collector.step_entered
         ]
         self._step_end: list[tuple[Collector, Callable[[Draft], None]]] = [
             (collector, collector.step_end)

@@ -56,7 +56,7 @@ class LearningRate(Collector):
         """Whether the probe does not tell."""
         return not self._probe.notes_learning_rate
 
-    def step_begin(self, step: int) -> None:
+    def step_entered(self, step: int) -> None:
         """Ask the optimizer, where nobody else will tell."""
         steps, self._step = step - self._step, step
         self._before_step = []

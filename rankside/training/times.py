@@ -22,6 +22,8 @@ from rankside.training.collector import Collector
 from rankside.training.parallel_layout import sample_share
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rankside.training.collector import Draft, Training
 
 
@@ -30,11 +32,14 @@ class Times(Collector):
 
     Also `token-throughput`, where the model's configuration names a `seq_length`, as mindformers' models do. Of a
     batch that several ranks are handed, each counts its part: all ranks' throughputs add up to the job's.
+
+    entered: called when a step is about to be entered, where `watches_entry`.
     """
 
     name = "times"
 
-    def __init__(self) -> None:
+    def __init__(self, *, entered: Callable[[], None]) -> None:
+        self._entered = entered
         self._run_context: Any = None
         self._parameters: Any = {}
         self._last_callback: Any = None
@@ -88,15 +93,19 @@ class Times(Collector):
         callbacks = training.parameters.get("list_callback")
         if not callbacks:
             return
-        self._last_callback = callbacks[-1]
-        begin = self._last_callback.on_train_step_begin
+        last = callbacks[-1]
+        begin = last.on_train_step_begin
 
         def on_train_step_begin(run_context: Any) -> None:
             begin(run_context)
+            if run_context.original_args() is not training.parameters:  # it serves an inner training, too
+                return
+            self._entered()
             self._step_entered = perf_counter()
             training.recorder.phase("in the step")
 
-        self._last_callback.on_train_step_begin = on_train_step_begin
+        last.on_train_step_begin = on_train_step_begin
+        self._last_callback = last
 
     def exclude(self, seconds: float) -> None:
         """Leave out time between two steps that was neither data nor callbacks, such as an evaluation."""

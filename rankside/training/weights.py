@@ -59,7 +59,7 @@ class WeightNorms(Collector):
             ),
         )
 
-    def step_begin(self, step: int) -> None:
+    def step_entered(self, step: int) -> None:
         """Copy the weights as they are before the step, where they are due."""
         due = step // self._every > self._step // self._every
         self._step = step

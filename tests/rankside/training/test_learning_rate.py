@@ -139,3 +139,27 @@ def test_a_count_that_a_callback_moves_out_of_the_schedule_costs_the_rate_alone(
     expected = {step: 0.1 * 0.5 ** ((step - 1) / 4) for step in range(1, 5)}
     assert curve(run_dir, "learning-rate") == pytest.approx(expected, rel=1e-5)
     assert list(curve(run_dir, "grad-norm")) == list(range(1, 9))
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_rate_that_another_callback_sets_as_the_step_begins_is_the_one_recorded(run_dir, probe):
+    class Sets(Callback):
+        def on_train_step_begin(self, run_context):
+            parameters = run_context.original_args()
+            rate = Tensor(1.0 / parameters["cur_step_num"], mindspore.float32)
+            ops.assign(parameters["train_network"].optimizer.learning_rate, rate)
+
+    _train(0.5, probe=probe, callbacks=[Sets()])
+    expected = {step: 1.0 / step for step in range(1, 9)}
+    assert curve(run_dir, "learning-rate") == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.usefixtures("mode")
+def test_a_callback_that_lets_nothing_be_set_on_it_costs_the_times_alone(run_dir, probe):
+    class Frozen(Callback):
+        def __setattr__(self, name, value):
+            raise AttributeError(name)
+
+    _train([0.5 / (1 + step) for step in range(8)], probe=probe, callbacks=[Frozen()])
+    assert sorted(curve(run_dir, "learning-rate")) == list(range(1, 9))
+    assert "data-time" not in tags(run_dir)
