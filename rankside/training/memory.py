@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +35,7 @@ class Memory(Collector):
     def train_begin(self, training: Training) -> None:
         """Find out whether there is a device with a memory of its own."""
         del training
-        if self._statm is None and Path("/proc/self/statm").exists():
-            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-            # Not at the end of a training or of the process: the background thread may be behind.
-            weakref.finalize(self, os.close, self._statm).atexit = False
+        self._statm = _statm(os.getpid())
         if mindspore.get_context("device_target") != "CPU":
             self._device = getattr(mindspore, "runtime", None) or mindspore.hal
 
@@ -54,6 +51,13 @@ class Memory(Collector):
     def _resident(self) -> float:
         pages = int(os.pread(self._statm, 128, 0).split()[1]) if self._statm is not None else 0
         return pages * self._page_bytes / _MIB
+
+
+@functools.cache
+def _statm(pid: int) -> int | None:
+    """Return a descriptor that stays open as long as the process, whose memory it shows; None where there is none."""
+    path = Path(f"/proc/{pid}/statm")
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path.exists() else None
 
 
 def _device_memory(device: Any) -> Callable[[], Mapping[str, float]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import logging
 import pickle
 from pathlib import Path
@@ -117,8 +116,6 @@ def test_trainings_with_a_monitor_each_leave_no_descriptor_open(run_dir, graph_m
             monitor = RankMonitor(log_every=0)
             model.train(1, samples(2), callbacks=[monitor])
         monitor.close()
-        del monitor
-        gc.collect()
         return len(list(Path("/proc/self/fd").iterdir()))
 
     model = _model()
