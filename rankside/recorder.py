@@ -200,14 +200,16 @@ class Recorder:
             with self._starting:
                 if self._shipper is None:
                     self.start()
-        self._put(Values(step, values, deferred, self._wall_clock(), alone=alone))
+        self._take(Values(step, values, deferred, self._wall_clock(), alone))
 
     def _serves(self) -> bool:
         return self._config.active and os.getpid() == self._pid
 
     def _put(self, entry: Entry) -> None:
-        if not self._serves():
-            return
+        if self._serves():
+            self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
         if self._finished:
             self._drop("recording has finished: what is logged before it starts again is dropped and counted")
         elif len(self._queue) >= self._config.queue_limit:

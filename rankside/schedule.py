@@ -36,6 +36,7 @@ class Schedule:
         self.dense_until = -1  # every step up to this one ends a window
         self._firsts = sorted(phases)
         self._lengths = [phases[first] for first in self._firsts]
+        self.every_step = self._lengths == [1]
 
     def ends_window(self, step: int, previous: int) -> bool:
         """Whether a window ends at `step`, where `previous` is the step recorded before it.

@@ -362,6 +362,8 @@ class RankMonitor(Callback):  # type: ignore[misc]
             run_context.request_stop()
 
     def _reports(self, step: int) -> bool:
+        if self._schedule.every_step:
+            return True
         if self._record is not None:
             self._schedule.dense_until = self._record.recorder.dense_until
         # Before the first step of all none was recorded: that one is a window of its own.

@@ -67,6 +67,7 @@ class GradientProbe(Collector):
         self._layers_every = layers_every
         self._network: Any = None
         self._reading: Reading | None = None
+        self._tables: list[RateTable] = []
         # Of a user's train cell, which may do anything in a step:
         self._probe: Any = None
         self._turns: EagerTurns | None = None
@@ -128,6 +129,7 @@ class GradientProbe(Collector):
             has_scale=probe.scale is not None,
             rates=_readings_of_rates(probe, tables),
         )
+        self._tables = [table for table in self._reading.rates.values() if table is not None]
         self._hand_over = training.recorder.hand_over
 
     def train_end(self) -> None:
@@ -156,15 +158,14 @@ class GradientProbe(Collector):
             self._runs = self._snapshot(self._count)
             self._follow_cell(draft)
         runs = Runs(before, self._runs, draft.steps)
-        for table in reading.rates.values():
-            if table is not None:
-                table.reach(draft.step)
+        for table in self._tables:
+            table.reach(draft.step)
         for earlier in range(draft.steps - 1, 0, -1):
             fetch = partial(reading.numbers, runs, earlier)
             self._hand_over(draft.step - earlier, {}, (fetch,))
         draft.deferred.append(partial(reading.numbers, runs))
         every = self._layers_every
-        if reading.norms.layer_names and draft.step // every > (draft.step - draft.steps) // every:
+        if every and draft.step // every > (draft.step - draft.steps) // every and reading.norms.layer_names:
             draft.deferred.append(partial(reading.layers, runs))
 
     def _follow_cell(self, draft: Draft) -> None:
