@@ -41,9 +41,9 @@ class Summaries(NamedTuple):
 
 
 class RawEvent(NamedTuple):
-    """A serialized Event, made on the background thread."""
+    """A serialized Event, made on the background thread piece by piece."""
 
-    make: Callable[[], bytes]
+    make: Callable[[], Iterable[bytes]]
 
 
 class Session(NamedTuple):

@@ -106,8 +106,11 @@ class Recorder:
         """Write to the rank's event file the serialized Summary.Value messages that `make` returns."""
         self._put(Summaries(step, make))
 
-    def record_event(self, make: Callable[[], bytes]) -> None:
-        """Write to the rank's event file the serialized Event that `make` returns."""
+    def record_event(self, make: Callable[[], Iterable[bytes]]) -> None:
+        """Write to the rank's event file the serialized Event whose pieces `make` yields.
+
+        Between two pieces, of which some may be empty, the background thread does what else there is to do.
+        """
         self._put(RawEvent(make))
 
     def describe(self, *tags: Tag) -> None:

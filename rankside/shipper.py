@@ -35,6 +35,7 @@ from rankside.gather import Gatherer, Report
 from rankside.machine import machine_name
 from rankside.resolver import Resolver
 from rankside.schedule import Schedule
+from rankside.slow_events import SlowEvents
 from rankside.uplink import Uplink
 from rankside.vanished import end_vanished
 from rankside.window import Column
@@ -83,12 +84,13 @@ class Shipper(threading.Thread):
         self._uplink: Uplink | None = None
         self._run_dir: Path | None = None
         self._resolver = Resolver(self._fail)
+        self._slow_events = SlowEvents()
         self._newest_tags: tuple[object, tuple[Tag, ...]] = (None, ())
         self._step = 0
         self._next_flush = 0.0
         self._stopping = threading.Event()
         self._deadline = 0.0
-        self._locate_until = 0.0
+        self._half_time = 0.0
         self._reason = ""
         self._reported: set[str] = set()
 
@@ -97,7 +99,7 @@ class Shipper(threading.Thread):
         self._reason = reason
         now = time.monotonic()
         self._deadline = now + timeout_seconds
-        self._locate_until = now + timeout_seconds / 2
+        self._half_time = now + timeout_seconds / 2
         self._stopping.set()
         self.join(timeout_seconds + 1.0)
         if self.is_alive():
@@ -113,12 +115,14 @@ class Shipper(threading.Thread):
                 busy = self._drain()
                 self._pump()
                 self._flush_when_due()
-                if not busy:
+                if not busy and not self._make_slow_events():
                     self._stopping.wait(_ROUND_SECONDS)
             while self._drain():
                 pass
-            self._tell_left()
             self._deliver(self._gatherer.finish())
+            while self._make_slow_events():
+                self._pump()
+            self._tell_left()
             self._say_goodbye()
         except Exception as error:  # noqa: BLE001 (the edge: nothing raises into training)
             self._fail("background thread", error)
@@ -130,7 +134,7 @@ class Shipper(threading.Thread):
         location, continues = self.location, self.location is not None
         if location is None:
             try:
-                location = embedded.locate(config, give_up=self._is_late_to_locate)
+                location = embedded.locate(config, give_up=self._is_past_half_time)
             except (OSError, CrossrankError) as error:
                 self._fail("finding the run", error)
                 location = embedded.Location(embedded.unjoined_folder(config), None)
@@ -154,9 +158,9 @@ class Shipper(threading.Thread):
         if location.endpoint is not None:
             self._connect(location.endpoint, location.run_dir.name, incarnation)
 
-    def _is_late_to_locate(self) -> bool:
-        """Whether the end has come so near that the rest of the time is for what is to be written."""
-        return self._stopping.is_set() and time.monotonic() >= self._locate_until
+    def _is_past_half_time(self) -> bool:
+        """Whether the end has come so near that the rest of the time is for what is to be delivered."""
+        return self._stopping.is_set() and time.monotonic() >= self._half_time
 
     def _connect(self, endpoint: str, run: str, incarnation: int) -> None:
         config = self._config
@@ -199,12 +203,35 @@ class Shipper(threading.Thread):
             self._settle()
         return taken > 0
 
+    def _make_slow_events(self) -> bool:
+        """Make events that take long, for a round; return whether there was something to do, and time for it."""
+        worked = False
+        turn_ends = time.monotonic() + _TURN_SECONDS
+        round_ends = time.monotonic() + _ROUND_SECONDS
+        while (
+            self._slow_events
+            and self._writer is not None
+            and time.monotonic() < round_ends
+            and not self._is_past_half_time()
+        ):
+            worked = True
+            try:
+                event = self._slow_events.work()
+                if event is not None:
+                    self._writer.write_event_bytes(event)
+            except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
+                self._fail("rawevent", error)
+            if time.monotonic() >= turn_ends and not self._stopping.is_set():
+                time.sleep(_COURTESY_SECONDS)
+                turn_ends = time.monotonic() + _TURN_SECONDS
+        return worked
+
     def _overdue(self) -> bool:
         return self._stopping.is_set() and time.monotonic() >= self._deadline
 
     def _tell_left(self) -> None:
         """Count what there was no time for at the end."""
-        left = len(self._queue)
+        left = len(self._queue) + len(self._slow_events)
         if left:
             self._counters["dropped"] += left
             _LOGGER.warning(
@@ -238,7 +265,7 @@ class Shipper(threading.Thread):
                 if isinstance(entry, Summaries):
                     self._writer.write_summary(entry.step, entry.make())
                 else:
-                    self._writer.write_event_bytes(entry.make())
+                    self._slow_events.add(entry.make)
         except Exception as error:  # noqa: BLE001 (a caller's callable may raise anything)
             self._fail(type(entry).__name__.lower(), error)
 

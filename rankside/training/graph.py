@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import mindspore
 
+from rankside.summary import field
+from rankside.summary_layout import fields
 from rankside.training.collector import Collector
 
 if TYPE_CHECKING:
@@ -23,8 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("crossrank")
 
-# Converting runs at about 20,000 nodes a second beside the training, and TensorBoard does not draw more.
+# Converting runs at some thousand nodes a second beside the training, and TensorBoard does not draw more.
 LIMIT_BYTES = 32 << 20
+
+# Field numbers of MindSpore's anf_ir.proto and of TensorBoard's event.proto and graph.proto.
+_GRAPH = 4
+_NODE, _PARAMETER = 1, 3
+_EVENT_GRAPH_DEF = 4
+_GRAPH_DEF_NODE, _GRAPH_DEF_VERSIONS = 1, 4
 
 # By recorder, the train cells whose graphs are in its file: each training may have a monitor of its own.
 _recorded: WeakKeyDictionary[Recorder, WeakSet[Any]] = WeakKeyDictionary()
@@ -64,37 +72,54 @@ class NetworkGraph(Collector):
             logger.warning("the network's graph is not recorded: it takes %d MiB", len(model) >> 20)
 
 
-def graph_event(model: bytes) -> bytes:
-    """Return a serialized Event that holds the graph as a GraphDef.
+def graph_event(model: bytes) -> Iterator[bytes]:
+    """Yield a serialized Event that holds the graph as a GraphDef, after an empty piece for each node on the way.
 
     model: serialized ModelProto. A node's name is its scope and its number, a parameter's its own name.
+
+    Nodes are taken out of the model one by one: as a whole, it keeps a Python that parses it busy for a second and
+    more for each MiB.
     """
-    from mindspore.train.anf_ir_pb2 import ModelProto  # noqa: PLC0415 (background thread)
-    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415
-    from tensorboard.compat.proto.graph_pb2 import GraphDef  # noqa: PLC0415
+    from mindspore.train.anf_ir_pb2 import NodeProto, ParameterProto  # noqa: PLC0415 (background thread)
+    from tensorboard.compat.proto.node_def_pb2 import NodeDef  # noqa: PLC0415
     from tensorboard.compat.proto.versions_pb2 import VersionDef  # noqa: PLC0415
 
-    graph = ModelProto.FromString(model).graph
-    definition = GraphDef(versions=VersionDef(producer=22))
     names: dict[str, str] = {}
-    for parameter in graph.parameters:
-        names[parameter.name] = _valid(parameter.name.replace(".", "/"))
-    for node in graph.node:
-        names[node.name] = _valid(node.full_name or f"{node.scope}/{node.op_type}-op{node.name}")
-    for parameter in graph.parameters:
-        _add(definition, names[parameter.name], "Parameter", parameter.type)
-    for node in graph.node:
-        added = _add(definition, names[node.name], node.op_type, node.output_type)
-        added.input.extend(names[edge.name] for edge in node.input if edge.name in names)
-    return bytes(Event(graph_def=definition.SerializeToString()).SerializeToString())
+    definitions: list[tuple[Any, list[str]]] = []
+    for number, data in _members(model):
+        if number == _PARAMETER:
+            parameter = ParameterProto.FromString(data)
+            names[parameter.name] = name = _valid(parameter.name.replace(".", "/"))
+            definitions.append((_described(NodeDef(name=name, op="Parameter"), parameter.type), []))
+        else:
+            node = NodeProto.FromString(data)
+            names[node.name] = name = _valid(node.full_name or f"{node.scope}/{node.op_type}-op{node.name}")
+            definition = _described(NodeDef(name=name, op=node.op_type), node.output_type)
+            definitions.append((definition, [edge.name for edge in node.input]))
+        yield b""
+    graph = bytearray()
+    for definition, sources in definitions:
+        definition.input.extend(names[source] for source in sources if source in names)
+        graph += field(_GRAPH_DEF_NODE, definition.SerializeToString())
+        yield b""
+    graph += field(_GRAPH_DEF_VERSIONS, VersionDef(producer=22).SerializeToString())
+    yield field(_EVENT_GRAPH_DEF, bytes(graph))
 
 
-def _add(definition: Any, name: str, operator: str, kind: Any) -> Any:
-    node = definition.node.add(name=name, op=operator)
-    shapes = node.attr["_output_shapes"].list
+def _members(model: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the serialized nodes and parameters of a ModelProto's graph, with their field numbers."""
+    for number, _, start, end in fields(model, 0, len(model)):
+        if number == _GRAPH:
+            for member, _, begin, stop in fields(model, start, end):
+                if member in (_NODE, _PARAMETER):
+                    yield member, model[begin:stop]
+
+
+def _described(definition: Any, kind: Any) -> Any:
+    shapes = definition.attr["_output_shapes"].list
     for shape in _shapes(kind):
         shapes.shape.add().dim.extend(_dimensions(shape))
-    return node
+    return definition
 
 
 def _shapes(kind: Any) -> Iterator[Any]:

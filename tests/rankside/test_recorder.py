@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -16,6 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from rankside.config import RankConfig
+from rankside.record import RecordReader
 from rankside.recorder import Recorder
 from rankside.tags import Tag
 
@@ -405,3 +407,35 @@ def test_what_a_disk_does_not_take_is_counted_and_told_without_an_aggregator_too
     assert 0 < written < 1000
     assert int(done.stdout) == 1000 - written
     assert f"{1000 - written} events are not in its event file" in done.stderr
+
+
+def test_an_event_that_takes_long_holds_up_no_values_and_is_written_once_it_is_made(run_dir, within):
+    gate = threading.Event()
+
+    def make():
+        yield b"\x18\x01"  # a wall time is not needed
+        while not gate.is_set():
+            yield b""
+        yield b"\x2a\x00"
+
+    recorder = Recorder(RankConfig(run_dir=run_dir, flush_seconds=0.1))
+    recorder.log(1, {"loss": 1.0})
+    recorder.record_event(make)
+    for step in range(2, 101):
+        recorder.log(step, {"loss": 1.0})
+    within(lambda: (run_dir / "rank_0").is_dir() and len(read(run_dir)) == 100)
+    gate.set()
+    recorder.finish()
+    (file,) = (run_dir / "rank_0").iterdir()
+    assert list(RecordReader(file))[-1] == b"\x18\x01\x2a\x00"
+    assert not recorder.counters["failed"] + recorder.counters["dropped"]
+
+
+def test_an_event_that_takes_longer_than_the_end_is_counted_and_costs_no_values(run_dir, caplog):
+    recorder = Recorder(RankConfig(run_dir=run_dir))
+    recorder.record_event(lambda: itertools.repeat(b""))
+    recorder.log(1, {"loss": 1.0})
+    recorder.finish(timeout_seconds=0.5)
+    assert read(run_dir) == [(1, 1.0)]
+    assert recorder.counters["dropped"] == 1
+    assert "1 logged entries" in caplog.text
