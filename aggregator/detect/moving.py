@@ -37,7 +37,7 @@ class _Window(NamedTuple):
 
 # The longest sum has the hardest deadline to keep and gets most of the false alarms. In the long ones a jump tells
 # little beside what comes after it, and looking for one would cost more than it tells.
-_WINDOWS = (_Window(59, 0.3, jump=True), _Window(100, 0.1, jump=False), _Window(400, 0.6, jump=False))
+_WINDOWS = (_Window(60, 0.3, jump=True), _Window(100, 0.1, jump=False), _Window(400, 0.6, jump=False))
 
 
 class MovingSums:

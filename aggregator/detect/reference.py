@@ -32,17 +32,23 @@ def median_of_others(values: Float64Array) -> Float64Array:
     values: shape (G, S, T), float64, NaN where a rank is not counted. Returns the same shape; NaN where there
     is no other rank.
     """
-    order = np.argsort(values, axis=1)
-    ordered = np.take_along_axis(values, order, axis=1)
-    place = np.argsort(order, axis=1)
-    others = np.sum(~np.isnan(values), axis=1, keepdims=True) - ~np.isnan(values)
+    ordered = np.sort(values, axis=1)  # NaN last
+    counted = ~np.isnan(values)
+    count = np.sum(counted, axis=1, keepdims=True)
 
-    def nth(position: Int64Array) -> Float64Array:
-        skipping = np.clip(position + (position >= place), 0, values.shape[1] - 1)
-        return np.take_along_axis(ordered, skipping, axis=1)
+    def nth(place: Int64Array) -> Float64Array:
+        return np.take_along_axis(ordered, np.clip(place, 0, values.shape[1] - 1), axis=1)
 
-    middle = 0.5 * (nth((others - 1) // 2) + nth(others // 2))
-    return np.where(others > 0, middle, np.nan)
+    # Without a rank on one side of the middle, the middle moves by half a place to the other side.
+    before, middle, after = nth((count - 2) // 2), nth(count // 2), nth((count + 1) // 2)
+    odd = count % 2 == 1
+    below = 0.5 * (np.where(odd, middle, before) + before)
+    above = 0.5 * (middle + after)
+    within = 0.5 * (before + after)
+    result = np.where(values > np.where(odd, middle, before), below, above)
+    result = np.where(odd & (values == middle), within, result)
+    result = np.where(counted, result, 0.5 * (nth((count - 1) // 2) + middle))
+    return np.where(count > counted, result, np.nan)
 
 
 def leave_one_out(values: Float64Array, sigma: Float64Array) -> Float64Array:

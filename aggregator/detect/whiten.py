@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.detect.reference import MAD_TO_SIGMA, leave_one_out, median
+from aggregator.detect.reference import MAD_TO_SIGMA, leave_one_out, median, median_of_others
 from aggregator.detect.state import grown
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ _PHI_STEPS = 8192
 _LARGEST_PHI = 0.95
 _TURMOIL_GAIN = 1 / 8
 _SMALLEST_CROWD = 3
+# The median of the sizes of n normal scores has a mean that is larger than that of very many by this / n (by
+# simulation, for n from 3 to 64).
+_FEW = 0.3
 # Normal noise has 0.00006 of its steps beyond four standard deviations, Student's t(3) more than 0.01.
 _HEAVY_SHARE = 0.003
 _HEAVY_BOUND = 0.6
@@ -243,7 +246,8 @@ class Whitener:
         with np.errstate(divide="ignore", invalid="ignore"):
             # The levels move under the scores: the centre moves with what a rank's moves against its peers', or a shift
             # would be absorbed twice, and a centre that is not the mean, as of skewed noise, never be learnt.
-            moved = np.where(scale > 0, _relative(move, trusted, grouping) * (1 - phi) / scale, 0.0)
+            relative = _relative(move, gain * 2 * clip * spread, trusted, grouping)
+            moved = np.where(scale > 0, relative * (1 - phi) / scale, 0.0)
         state[_Row.CENTRE] += gain * error - np.where(early, 0.0, moved)
         state[_Row.POWER] += quick * (bounded * bounded - state[_Row.POWER])
         # Of the two the first is larger, and the second smaller, than from the true level by equal parts.
@@ -294,12 +298,17 @@ def _most(where: BoolArray, among: BoolArray, grouping: Grouping, *, of: int = 1
     return grouping.scatter(np.broadcast_to(most, grid.shape).astype(np.float64)) > 0
 
 
-def _relative(moves: Float64Array, trusted: BoolArray, grouping: Grouping) -> Float64Array:
+def _relative(
+    moves: Float64Array, largest: Float64Array, trusted: BoolArray, grouping: Grouping
+) -> Float64Array:
     """Return by how much each rank's level moves against the mean of the others of its group, shape (W, T).
 
-    trusted: shape (W, T): the ranks that count among the peers of the others.
+    A rank that is far off hardly moves the centre of the others: no move counts more than what is typical of the
+    largest ones. largest: shape (W, T), what those of each rank may be. trusted: the ranks that count among the peers
+    of others.
     """
-    grid = grouping.gather(np.where(trusted, moves, np.nan))
+    bound = np.nan_to_num(median(grouping.gather(np.where(trusted, largest, np.nan))))[:, None]
+    grid = np.clip(grouping.gather(np.where(trusted, moves, np.nan)), -bound, bound)
     counted = ~np.isnan(grid)
     known = np.where(counted, grid, 0.0)
     others = np.maximum(counted.sum(axis=1, keepdims=True) - counted, 1)
@@ -320,16 +329,17 @@ def _sigma(grid: Float64Array, learnt: Float64Array) -> Float64Array:
 
 
 def _turmoil(state: Float64Array, bare: Float64Array, grouping: Grouping) -> Float64Array:
-    """Return by how much the noise of the whole group is larger than usual now, shape (W, T), at least 1.
+    """Return by how much the noise of the others of its group is larger than usual now, shape (W, T), at least 1.
 
-    When everybody's values jump or get noisier at once, that is nobody's fault. bare: the scores of the ranks
-    that are trusted, else NaN. The median of their sizes sees it in groups of three or more, at once where it
-    is more than two and a half times the usual, and where it lasts from a quarter on.
+    When everybody's values jump or get noisier at once, that is nobody's fault; what a rank does itself is not to be
+    taken for it. bare: the scores of the ranks that are trusted, else NaN. The median of the sizes of the others' sees
+    it in groups of three or more, at once where it is more than two and a half times the usual, and where it lasts from
+    a quarter on.
     """
     grid = grouping.gather(np.abs(bare))
-    typical = MAD_TO_SIGMA * median(grid)
-    typical = np.where(np.sum(~np.isnan(grid), axis=1) >= _SMALLEST_CROWD, typical, np.nan)
-    now = grouping.scatter(np.broadcast_to(typical[:, None], grid.shape))
+    ranks = np.sum(~np.isnan(grid), axis=1, keepdims=True)
+    typical = MAD_TO_SIGMA * median_of_others(grid) / (1 + _FEW / np.maximum(ranks - 1, 1))
+    now = grouping.scatter(np.where(ranks >= _SMALLEST_CROWD, typical, np.nan))
     known = np.isfinite(now)
     bounded = np.minimum(now, _LARGEST_TURMOIL)
     state[_Row.TURMOIL] += np.where(known, _TURMOIL_GAIN * (bounded - state[_Row.TURMOIL]), 0.0)

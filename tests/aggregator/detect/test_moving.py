@@ -35,7 +35,7 @@ def test_a_jump_in_autocorrelated_noise_counts_most_when_it_has_the_age_that_is_
     phi, unit = 0.8, 3.0
     scores = np.concatenate([np.zeros(100), [unit], np.full(70, unit * (1 - phi))])
     height = heights(scores, phi)
-    assert np.argmax(height) == 100 + 59
+    assert np.argmax(height) == 100 + 60
     others = heights(np.concatenate([np.zeros(101), np.full(70, unit * (1 - phi))]), phi)
     assert height.max() > 1.1 * others.max()
 

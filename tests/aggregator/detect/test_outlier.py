@@ -217,3 +217,9 @@ def test_a_metric_that_comes_and_goes_while_another_keeps_the_fault_open_is_told
     lines = [each for each in run.findings if each.kind == "outlier"]
     assert [each.status for each in lines] == ["open", "update", "update"]
     assert lines[-1].message.count("also") == 1
+
+
+@pytest.mark.parametrize("ranks", [4, 5, 8])
+def test_a_rank_however_far_off_is_the_only_one_that_is_named(ranks):
+    run = drifting(np.random.default_rng(17), 1, 200, 1e30, ranks=ranks, until=400)
+    assert [each.ranks for each in run.opened()] == [(1,)]

@@ -117,3 +117,13 @@ def test_what_begins_to_vary_after_long_is_learnt_as_from_its_first_step(ranks):
     late = scores_of(np.concatenate([np.full((304 - begun, ranks), 7.0), noise]))
     assert np.nanmax(np.abs(late[: 304 - begun])) == 0
     np.testing.assert_allclose(late[305:], scores_of(noise[begun:])[1:], atol=1e-9)
+
+
+@pytest.mark.parametrize(("ranks", "part"), [(3, 0.95), (4, 0.96), (8, 0.95)])
+def test_a_shift_of_one_rank_is_not_taken_for_unrest_of_its_group(ranks, part):
+    groups = PeerGroups.from_layout({"dp": ranks, "pp": 64})
+    values = np.random.default_rng(17).normal(size=(1020, 64 * ranks))
+    shifted = groups.local(64 * ranks).members[:, 0]
+    values[1000:, shifted] += 1.5
+    scores = scores_of(values, groups=groups)[1000:, shifted]
+    assert part < scores.mean() / (1.5 * np.sqrt(1 - 1 / ranks)) < 1.05
