@@ -60,10 +60,13 @@ class HealthDetector:
 
     def _forget(self) -> None:
         self._series: dict[str, deque[float]] = {}
+        self._steps: dict[str, deque[int]] = {}  # at which these were reported
         self._first_loss: list[float] = []
         self._first_step: int | None = None
         self._cases: dict[str, _Case] = {}
-        self._zero_for: dict[str, int] = {}
+        self._zero: dict[
+            str, tuple[int, int]
+        ] = {}  # for how many reports a layer has had no gradient, and since when
         self._highest_scale = 0.0
         self._loss_told = False
         self._count = 0
@@ -84,8 +87,7 @@ class HealthDetector:
         self._keep(matrix)
         self._watch_layers(matrix, merged)
         findings: list[Finding] = []
-        for key, tag, symptom in self._noticed():
-            first_step = self._history.step_ago(symptom.ago)
+        for key, tag, symptom, first_step in self._noticed():
             case = self._cases.setdefault(key, _Case(tag, first_step, matrix.step, matrix.step, symptom))
             case.last_step = matrix.step
         for key, case in list(self._cases.items()):
@@ -141,6 +143,7 @@ class HealthDetector:
                 if name == _SCALE:
                     self._highest_scale = max(self._highest_scale, middle)
                 self._series.setdefault(name, deque(maxlen=limit)).append(middle)
+                self._steps.setdefault(name, deque(maxlen=limit)).append(matrix.step)
                 if name == _LOSS and len(self._first_loss) < _FIRST_KEPT:
                     self._first_loss.append(middle)
 
@@ -149,9 +152,13 @@ class HealthDetector:
             name = matrix.tags[index].name
             if "grad-norm/" in name or "local_norm/" in name:
                 zero = merged.maximum[column] <= self._settings.zero_norm
-                self._zero_for[name] = self._zero_for.get(name, 0) + 1 if zero else 0
+                reports, since = self._zero.get(name, (0, matrix.step))
+                self._zero[name] = (
+                    (reports + 1, since if reports else matrix.step) if zero else (0, matrix.step)
+                )
 
-    def _noticed(self) -> Iterator[tuple[str, str, Symptom]]:
+    def _noticed(self) -> Iterator[tuple[str, str, Symptom, int]]:
+        """Go through what is wrong now: what it is, in which metric, how, and since which step."""
         settings = self._settings
         series = {name: np.array(kept) for name, kept in self._series.items()}
         loss = series.get(_LOSS, np.empty(0))
@@ -184,16 +191,14 @@ class HealthDetector:
                 found.append(("weights still", _FINGERPRINT, still))
         for key, tag, symptom in found:
             if symptom is not None:
-                yield key, tag, symptom
-        stuck = sorted(name for name, steps in self._zero_for.items() if steps >= settings.still_steps)
-        if stuck and len(stuck) < len(self._zero_for):
-            words = f"{len(stuck)} of {len(self._zero_for)} layers have had no gradient for {settings.still_steps} "
-            words += f"steps on any rank ({', '.join(stuck[:4])}{', …' if len(stuck) > 4 else ''})"
-            yield (
-                "layers stuck",
-                stuck[0],
-                symptoms.Symptom(settings.still_steps - 1, float(len(stuck)), words),
-            )
+                steps = self._steps[tag]
+                yield key, tag, symptom, steps[max(-1 - symptom.ago, -len(steps))]
+        stuck = sorted(name for name, (reports, _) in self._zero.items() if reports >= settings.still_steps)
+        if stuck and len(stuck) < len(self._zero):
+            named = f"{', '.join(stuck[:4])}{', …' if len(stuck) > 4 else ''}"
+            words = f"{len(stuck)} of {len(self._zero)} layers have had no gradient on any rank ({named})"
+            symptom = symptoms.Symptom(settings.still_steps - 1, float(len(stuck)), words)
+            yield "layers stuck", stuck[0], symptom, self._zero[stuck[0]][1]
 
     def _finding(self, case: _Case, matrix: StepMatrix, status: str) -> Finding:
         world_size = matrix.columns.shape[1]

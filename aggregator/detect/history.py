@@ -30,25 +30,15 @@ class _Kept(NamedTuple):
 class History:
     """A ring of the latest steps."""
 
-    def __init__(self, *, steps: int, step_numbers: int = 4096) -> None:
-        """Keep so much.
-
-        steps: how many steps keep their values; step_numbers: how many keep their number.
-        """
+    def __init__(self, *, steps: int) -> None:
+        """Keep so many steps."""
         self._kept: deque[_Kept] = deque(maxlen=steps)
-        self._numbers: deque[int] = deque(maxlen=step_numbers)
 
     def add(self, matrix: StepMatrix) -> None:
         """Keep one closed step."""
         if matrix.session_start:
             self._kept.clear()
-            self._numbers.clear()
         self._kept.append(_Kept(matrix.step, matrix.tag_ids, matrix.columns[Column.MEAN].copy()))
-        self._numbers.append(matrix.step)
-
-    def step_ago(self, count: int) -> int:
-        """Return the number of the step that was closed `count` steps before the latest."""
-        return self._numbers[max(-1 - count, -len(self._numbers))]
 
     def series(self, tag_id: int, world_size: int) -> tuple[Int64Array, Float64Array]:
         """Return the steps, shape (K,), and values, shape (K, W), NaN where not reported, of one tag."""

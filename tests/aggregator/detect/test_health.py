@@ -145,3 +145,16 @@ def test_what_a_fault_explains_is_told_in_its_later_lines_too_and_stays_short():
     )
     assert all(each.message.count("it exploded") <= 3 for each in lines)
     assert len(lines[-1].evidence["explains"]) == 3
+
+
+@pytest.mark.parametrize(("factor", "words"), [(1e3, "exploded"), (1e-9, "vanished")])
+def test_what_is_reported_at_every_tenth_step_is_dated_by_its_own_steps(factor, words):
+    rng = np.random.default_rng(2)
+    world = World("loss", "grad-norm")
+    for step in range(1, 3201):
+        norm = np.full(4, np.exp(0.2 * rng.normal()) * (factor if step >= 3000 else 1))
+        loss = noisy(rng, 4, level=2 * np.exp(-step / 3000))
+        world.feed(*(loss, norm)[: 1 if step % 10 else 2], tag_ids=[0] if step % 10 else [0, 1])
+    (finding,) = world.opened()
+    assert words in finding.message
+    assert abs(finding.first_step - 3000) <= 10
