@@ -23,6 +23,8 @@ from aggregator.detect.slow import SlowDetector
 from rankside.tags import TagKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from aggregator.detect.causes import Cause
     from aggregator.detect.peers import PeerGroups
     from aggregator.detect.settings import DetectionSettings
@@ -52,9 +54,7 @@ class Detectors:
 
     def observe(self, matrix: StepMatrix, merged: MergedStep) -> tuple[Finding, ...]:
         """Take one closed step; return what is new about what is wrong, the gravest kind first."""
-        if matrix.session_start:
-            self._open, self._causes, self._explained = {}, {}, {}
-            self._rotation.forget()
+        ended = self._end_session(matrix.step) if matrix.session_start else []
         self._history.add(matrix)
         of_ranks = [
             self._with_causes(self._rotation.mark(finding), matrix)
@@ -63,19 +63,35 @@ class Detectors:
         ]
         self._remember(of_ranks)
         of_all = self._health.observe(matrix, merged, self._explanation)
-        return tuple(self._with_explained(finding) for finding in (*of_ranks, *of_all))
+        self._remember(of_all)
+        return (*ended, *(self._with_explained(finding) for finding in (*of_ranks, *of_all)))
+
+    def _end_session(self, step: int) -> list[Finding]:
+        """Close what is open, since all that was learnt is void; what goes on is found anew."""
+        ended = [
+            replace(
+                finding,
+                step=step,
+                status=CLOSED,
+                message=f"training began again at step {step}, so that this is looked for anew: {finding.message}",
+            )
+            for finding in self._open.values()
+        ]
+        self._open, self._causes, self._explained = {}, {}, {}
+        self._rotation.forget()
+        return ended
 
     def _is_local(self, index: int, kind: TagKind) -> bool:
         if kind is TagKind.UNKNOWN:
             return not self._replicated.is_replicated(index, kind)
         return kind is TagKind.LOCAL
 
-    def _remember(self, findings: list[Finding]) -> None:
+    def _remember(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             if finding.status == CLOSED:
                 self._open.pop(finding.id, None)
                 self._explained.pop(finding.id, None)
-            elif finding.kind in _EXPLAINING:
+            elif "explains" not in finding.evidence:
                 self._open[finding.id] = finding
 
     def _with_explained(self, finding: Finding) -> Finding:
@@ -98,7 +114,9 @@ class Detectors:
 
         by_step: the last step at which it may have begun.
         """
-        begun = [each for each in self._open.values() if each.first_step <= by_step]
+        begun = [
+            each for each in self._open.values() if each.kind in _EXPLAINING and each.first_step <= by_step
+        ]
         return min(begun, key=lambda finding: abs(finding.first_step - step), default=None)
 
     def _with_causes(self, finding: Finding, matrix: StepMatrix) -> Finding:

@@ -164,6 +164,7 @@ def _deviation(values: Float64Array) -> float:
 
 def _finding(offset: _Offset, tag: str, *, own: float, peers: Float64Array, since: int, step: int) -> Finding:
     direction = "above" if offset.spreads > 0 else "below"
+    first = "from the first step on" if since <= 1 else f"from step {since} on, which is the first one known"
     low, middle, high = float(peers.min()), float(np.median(peers)), float(peers.max())
     return Finding(
         kind="outlier",
@@ -182,8 +183,8 @@ def _finding(offset: _Offset, tag: str, *, own: float, peers: Float64Array, sinc
             "peers_low": low,
             "peers_high": high,
         },
-        message=f"rank {offset.rank}: {tag} has been far {direction} its peers from the first step on: {number(own)} "
-        f"against {number(middle)}; the other {len(peers)} ranks of its group lie between {number(low)} and "
+        message=f"rank {offset.rank}: {tag} has been far {direction} its peers {first}: {number(own)} against "
+        f"{number(middle)}; the other {len(peers)} ranks of its group lie between {number(low)} and "
         f"{number(high)}; look at its data and at what it was initialised from",
         id=finding_id("outlier", tag, since, (offset.rank,)),
     )

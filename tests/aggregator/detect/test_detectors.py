@@ -90,3 +90,20 @@ def test_an_outlier_that_wanders_over_three_ranks_is_called_rotating():
     later = [each for each in world.findings if each.ranks == (5,)]
     assert {each.persistence for each in later} == {"rotating"}
     assert len(later) > 1
+
+
+def test_a_restart_closes_what_is_open_and_what_goes_on_is_opened_anew():
+    rng = np.random.default_rng(5)
+    world = World("loss", "learning-rate")
+    for step in (*range(1, 301), *range(251, 401)):
+        loss = noisy(rng, 4) + (step >= 200) * np.array([0, 1, 0, 0])
+        world.feed(loss, [0.1, 0.1, 0.2, 0.1], step=step, session_start=step == 251 and world.step == 300)
+    told = [(each.kind, each.status, each.step) for each in world.findings if each.status != "update"]
+    assert told[0] == ("mismatch", "open", 1)
+    assert set(told[2:]) == {
+        ("mismatch", "closed", 251),
+        ("outlier", "closed", 251),
+        ("mismatch", "open", 251),
+    }
+    closed = [each for each in world.findings if each.status == "closed"]
+    assert all("training began again at step 251" in each.message for each in closed)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from worlds import World
+from worlds import World, noisy
 
 from rankside.tags import Tag, TagKind
 
@@ -85,3 +85,13 @@ def test_after_a_restart_it_is_judged_anew():
     for step in range(60):
         world.feed((1 + 0.1 * rng.normal(size=5)) * [1, 1, 1, 10, 1], session_start=step == 0)
     assert [each.step for each in world.opened()] == [50, 110]
+
+
+def test_of_a_training_that_is_seen_from_a_later_step_on_nothing_is_said_of_its_first_one():
+    rng = np.random.default_rng(12)
+    run = World("loss")
+    for step in range(5001, 5061):
+        run.feed(noisy(rng, 8) + 50 * (np.arange(8) == 1), step=step)
+    (finding,) = run.opened()
+    assert (finding.ranks, finding.first_step) == ((1,), 5001)
+    assert "from step 5001 on, which is the first one known" in finding.message
