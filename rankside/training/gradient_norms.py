@@ -92,7 +92,15 @@ def obstacle(network: Any) -> str:
     parallel_mode = mindspore.get_auto_parallel_context("parallel_mode")
     if parallel_mode not in ("stand_alone", "data_parallel"):
         return f"with parallel mode {parallel_mode}, gradients are pieces of tensors"
+    if any(_looks_up_sparsely(cell) for _, cell in network.cells_and_names()):
+        return "the gradients of an embedding are sparse, with rows that may occur several times"
     return ""
+
+
+def _looks_up_sparsely(cell: Any) -> bool:
+    operators = {operator.name for operator in vars(cell).get("_primitives", {}).values()}
+    # MindSpore's own cell has the second one in any case, and says whether it uses it.
+    return "SparseGatherV2" in operators or ("EmbeddingLookup" in operators and getattr(cell, "sparse", True))
 
 
 def is_known(network: Any) -> bool:

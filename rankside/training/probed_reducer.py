@@ -32,9 +32,14 @@ def _half_square_of_tensor(gradient: Any) -> Any:
     return ops.L2Loss()(ops.cast(gradient, mindspore.float32))
 
 
-@_half_square.register("RowTensor")  # type: ignore[untyped-decorator]
-def _half_square_of_rows(gradient: Any) -> Any:
-    return ops.L2Loss()(ops.cast(gradient.values, mindspore.float32))
+def _is_flat(gradients: Any) -> bool:
+    """Whether these are some dense tensors, and nothing else; known when the graph is compiled."""
+    if not isinstance(gradients, (tuple, list)) or len(gradients) == 0:
+        return False
+    for gradient in gradients:  # noqa: SIM110 (a graph compiles no generator)
+        if not isinstance(gradient, Tensor):
+            return False
+    return True
 
 
 class ProbedReducer(nn.Cell):  # type: ignore[misc]
@@ -87,6 +92,8 @@ class ProbedReducer(nn.Cell):  # type: ignore[misc]
 
     def construct(self, gradients: Any) -> Any:
         """Return what the reducer returns."""
+        if not _is_flat(gradients):
+            return self.reducer(gradients)
         before = self.map(_half_square, gradients)
         reduced = self.reducer(gradients)
         local = self.add(before)

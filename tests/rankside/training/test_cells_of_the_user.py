@@ -7,11 +7,12 @@ import logging
 import mindspore
 import numpy as np
 import pytest
-from mindspore import nn, ops
+from mindspore import dataset, nn, ops
 from mindspore.train import Model
-from small_training import curve, samples, tags
+from small_training import Witness, curve, samples, tags
 
 from rankside import RankMonitor
+from rankside.training.gradient_norms import obstacle
 
 
 class PlainCell(nn.TrainOneStepCell):
@@ -104,3 +105,74 @@ def test_one_that_calls_its_reducer_is_not(run_dir, caplog):
     with caplog.at_level(logging.WARNING, "crossrank"):
         _train(PlainCell, RankMonitor(log_every=0), steps=120)
     assert not [r.message for r in caplog.records if "gradient norms" in r.message]
+
+
+class OneByOneCell(nn.TrainOneStepCell):
+    """Hands over each gradient by itself."""
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        weight, bias = self.grad_no_sens(self.network, self.weights)(*inputs)
+        return ops.depend(loss, self.optimizer((self.grad_reducer(weight), self.grad_reducer(bias))))
+
+
+class GroupedCell(nn.TrainOneStepCell):
+    """Hands over gradients in groups."""
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        weight, bias = self.grad_no_sens(self.network, self.weights)(*inputs)
+        weights, biases = self.grad_reducer(((weight,), (bias,)))
+        return ops.depend(loss, self.optimizer(weights + biases))
+
+
+class NothingCell(nn.TrainOneStepCell):
+    """Hands over nothing."""
+
+    def construct(self, *inputs):
+        loss = self.network(*inputs)
+        gradients = self.grad_no_sens(self.network, self.weights)(*inputs)
+        return ops.depend(loss, self.optimizer(gradients + self.grad_reducer(())))
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("cell", [OneByOneCell, GroupedCell, NothingCell])
+def test_one_that_hands_its_reducer_no_plain_gradients_trains_as_without_us(run_dir, cell, caplog):
+    norms = _train(cell, RankMonitor(log_every=0, eager_norms_every=1, layer_norms_every=2), steps=8)
+    assert sorted(curve(run_dir, "loss")) == list(norms)
+    assert "grad-norm" not in tags(run_dir)
+    assert "gradient norms are not recorded" in caplog.text
+
+
+class _Sparse(nn.Cell):
+    def __init__(self, **options):
+        super().__init__()
+        self.embedding = nn.EmbeddingLookup(16, 2, **options)
+        self.dense = nn.Dense(2, 2)
+
+    def construct(self, x):
+        return self.dense(self.embedding(x))
+
+
+def test_sparse_gradients_are_trained_as_without_us_and_have_no_norms(run_dir, graph_mode, caplog):
+    columns = {"x": np.arange(48, dtype=np.int32) % 16, "y": np.ones((48, 2), np.float32)}
+    witness, monitor = Witness(), RankMonitor(log_every=0)
+    for callbacks in ([witness], [monitor, witness]):
+        mindspore.set_seed(1)
+        net = _Sparse()
+        optimizer = nn.LazyAdam(net.trainable_params(), 0.1)
+        optimizer.target = "CPU"
+        data = dataset.NumpySlicesDataset(columns, shuffle=False).batch(4)
+        Model(net, nn.MSELoss(), optimizer).train(1, data, callbacks=callbacks)
+    monitor.close()
+    losses = [float(np.mean(loss)) for loss in witness.outputs]
+    assert losses[:12] == losses[12:]
+    assert list(curve(run_dir, "loss").values()) == pytest.approx(losses[12:], rel=1e-6)
+    assert curve(run_dir, "learning-rate") == pytest.approx(dict.fromkeys(range(1, 13), 0.1))
+    assert "grad-norm" not in tags(run_dir)
+    assert "the gradients of an embedding are sparse" in caplog.text
+
+
+def test_an_embedding_that_is_looked_up_densely_is_no_obstacle():
+    net = _Sparse(target="DEVICE", sparse=False)
+    assert obstacle(nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))) == ""
