@@ -43,7 +43,7 @@ class Times(Collector):
         self._run_context: Any = None
         self._parameters: Any = {}
         self._last_callback: Any = None
-        self._batch_size = 0.0
+        self._samples_of_dataset = 0.0
         self._share = 1.0
         self._sequence_length = 0
         self._forget()
@@ -63,7 +63,8 @@ class Times(Collector):
     def train_begin(self, training: Training) -> None:
         """Start afresh, and ask to be told when the callbacks of a step are done."""
         self._forget()
-        self._batch_size = 0.0
+        size = getattr(training.parameters.get("train_dataset"), "get_batch_size", lambda: None)()
+        self._samples_of_dataset = float(size or 0)
         self._share = sample_share(training.world_size)
         self._sequence_length = sequence_length(training.network)
         self._parameters = training.parameters
@@ -128,10 +129,9 @@ class Times(Collector):
             host = self._step_entered - self._step_ended - self._excluded
             values["data-time"] = 1e3 * data / draft.steps
             values["host-time"] = 1e3 * host / draft.steps
-            if not self._batch_size:
-                self._batch_size = self._share * batch_size(self._parameters) or -1.0
-            if self._batch_size > 0:
-                samples = values["throughput"] = self._batch_size / iteration
+            batch = self._share * (samples_at_hand(self._parameters) or self._samples_of_dataset)
+            if batch > 0:
+                samples = values["throughput"] = batch / iteration
                 if self._sequence_length:
                     values["token-throughput"] = samples * self._sequence_length
         self._step_ended = now
@@ -139,14 +139,13 @@ class Times(Collector):
         self._excluded = self._excluded_data = 0.0
 
 
-def batch_size(parameters: Any) -> float:
-    """Return how many samples the batch at hand has, or those of the dataset; 0 if unknown."""
+def samples_at_hand(parameters: Any) -> float:
+    """Return how many samples the batch at hand has, which may differ from batch to batch; 0 if unknown."""
     batch = parameters.get("train_dataset_element")
     first = batch[0] if isinstance(batch, (tuple, list)) and batch else None
     if first is not None and len(getattr(first, "shape", ())) > 0:
         return float(first.shape[0])
-    size = getattr(parameters.get("train_dataset"), "get_batch_size", lambda: None)()
-    return float(size or 0)
+    return 0.0
 
 
 def sequence_length(network: Any) -> int:

@@ -109,6 +109,15 @@ def test_throughput_counts_this_ranks_samples(monkeypatch):
     assert training.step(inside=0.5)["throughput"] == pytest.approx(64.0)
 
 
+def test_throughput_is_of_the_batch_at_hand_where_an_epoch_ends_with_a_smaller_one(monkeypatch):
+    training = Clocked(monkeypatch)
+    throughput = []
+    for size in (8, 8, 2, 8, 2):
+        training.parameters["train_dataset_element"] = (SimpleNamespace(shape=(size, 4)),)
+        throughput.append(training.step(inside=0.5).get("throughput"))
+    assert throughput == [None, *(pytest.approx(2.0 * size) for size in (8, 2, 8, 2))]
+
+
 def test_tokens_are_counted_where_the_model_knows_the_length_of_its_samples(monkeypatch):
     model = SimpleNamespace(config=SimpleNamespace(seq_length=2048))
     cell = SimpleNamespace(network=SimpleNamespace(network=model))
