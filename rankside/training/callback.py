@@ -265,6 +265,12 @@ class RankMonitor(Callback):  # type: ignore[misc]
             self._warn_once(_ANOTHER_RUNS)
             return
         self._record = record
+        if record.every != self._config.every:
+            self._warn_once(
+                f"every={self._config.every!r} is not used: an earlier monitor of this process has begun the run "
+                f"with every={record.every!r}"
+            )
+            self._schedule = Schedule(record.every)
         record.in_training = self._depth > 0  # else nobody would say how it ended
         known = initial_step(parameters) if self._initial_step is None else self._initial_step
         self._steps_done = int(parameters.get("cur_step_num", 0))

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from rankside.recorder import Recorder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from rankside.config import RankConfig
 
 _records: dict[tuple[object, ...], ProcessRecord] = {}
@@ -23,12 +25,14 @@ _records: dict[tuple[object, ...], ProcessRecord] = {}
 class ProcessRecord:
     """The recorder of this process and run.
 
-    last_step: that was trained, 0 before the first. started: whether what is logged is recorded.
+    every: its reporting windows, as in `RankConfig`. last_step: that was trained, 0 before the first.
+    started: whether what is logged is recorded.
     in_training: whether a training is being recorded just now; whoever begins and ends one sets it.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, every: int | Mapping[int, int]) -> None:
         self.recorder = recorder
+        self.every = every
         self.last_step = 0
         self.started = False
         self.in_training = False
@@ -56,6 +60,6 @@ def process_record(config: RankConfig) -> ProcessRecord:
     """Return the record that this process keeps for this rank and run."""
     key = (os.getpid(), config.rank, config.run_dir, config.logdir, config.endpoint)
     if key not in _records:
-        _records[key] = record = ProcessRecord(Recorder(config))
+        _records[key] = record = ProcessRecord(Recorder(config), every=config.every)
         atexit.register(record.finish)
     return _records[key]

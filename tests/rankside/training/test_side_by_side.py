@@ -146,3 +146,15 @@ def test_a_parameter_that_is_logged_is_recorded_as_it_was(run_dir):
     _model().train(1, samples(20), callbacks=[monitor, Own()])
     monitor.close()
     assert curve(run_dir, "own") == {step: float(step) for step in range(1, 21)}
+
+
+def test_windows_are_those_of_the_first_monitor_of_a_run_and_another_is_told_so(run_dir, graph_mode, caplog):
+    model = _model()
+    for every in (2, 5):
+        monitor = RankMonitor(log_every=0, every=every)
+        model.train(1, samples(5), callbacks=[monitor])
+    monitor.close()
+    for tag in ("loss", "memory"):
+        assert sorted(curve(run_dir, tag)) == [1, 2, 4, 6, 8, 10]
+    assert caplog.text.count("every=5 is not used") == 1
+    assert "every=2" in caplog.text
